@@ -1,0 +1,60 @@
+"""The grid of fixed shapes that clips are sampled in. Knows no tensors.
+
+A clip's bits depend on the shape it is computed in, not on what shares that shape. So every clip is
+padded to one cell of a small grid, chosen from the clip's own length and token count alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hymotion_ray.config.fields import require
+from hymotion_ray.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class GridCell:
+    """One fixed shape: `rows` clips a call, of `frames` motion frames and `tokens` text tokens."""
+
+    rows: int
+    frames: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.frames}x{self.tokens}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Which cells there are."""
+
+    rows: int = 8
+    """Clips a call; fixed for a run, since it is part of the class of a clip's bits."""
+    frame_step: int = 30
+    """Frame counts are rounded up to a multiple of this (at most the training window)."""
+    token_cells: tuple[int, ...] = (16, 32, 48, 64, 96, 128)
+    """Token counts are rounded up to one of these."""
+
+    def __post_init__(self) -> None:
+        require(self.rows >= 1, "grid.rows", self.rows, "at least 1")
+        require(self.frame_step >= 1, "grid.frame_step", self.frame_step, "at least 1")
+        require(
+            len(self.token_cells) > 0 and list(self.token_cells) == sorted(set(self.token_cells)),
+            "grid.token_cells",
+            self.token_cells,
+            "rising token counts",
+        )
+
+    def cell(self, num_frames: int, num_tokens: int, train_frames: int) -> GridCell:
+        """The cell of a clip of `num_frames` frames whose prompt has `num_tokens` context tokens."""
+        if not 1 <= num_frames <= train_frames:
+            raise ConfigError(
+                f"num_frames is {num_frames}; allowed: 1 to {train_frames}, the model's training window"
+            )
+        frames = min(-(-num_frames // self.frame_step) * self.frame_step, train_frames)
+        for tokens in self.token_cells:
+            if num_tokens <= tokens:
+                return GridCell(rows=self.rows, frames=frames, tokens=tokens)
+        raise ConfigError(
+            f"a prompt has {num_tokens} context tokens; allowed: at most {self.token_cells[-1]}"
+        )
