@@ -1,0 +1,121 @@
+# The two commands are `make demo` and `make test`; `make help` lists the rest.
+# Everything is installed into $(VENV). A stamp file there marks each finished install, so that a
+# second run goes straight to work; delete the folder to start over.
+
+VENV ?= .venv
+DEMO_OUT ?= demo-out
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PYTHON := $(BIN)/python
+PIP := $(PYTHON) -m pip
+EXTRAS := text,train,serve,export,dev
+
+# torch's CPU build is asked for by its full name, so that a CUDA build never comes unnoticed. For
+# a GPU machine: `make install TORCH=torch`. On macOS the plain name is the CPU build.
+TORCH_PIN := $(shell sed -n 's/^torch==//p' constraints.txt)
+ifeq ($(shell uname -s),Darwin)
+TORCH ?= torch==$(TORCH_PIN)
+else
+TORCH ?= torch==$(TORCH_PIN)+cpu
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL: # targets share one venv: `make -j` must not install into it twice at once
+.PHONY: help demo test campaign format lint types imports install system browser clean
+
+help:
+	@echo 'make demo      install, render examples/prompts.txt with the tiny model, print the page to open'
+	@echo 'make test      install everything (all extras, browser) and run the whole test suite'
+	@echo 'make campaign  the long runs: tests marked slow, then the benchmarks'
+	@echo 'make format | lint | types | imports   the gate, one tool each (format rewrites files)'
+	@echo 'make install   everything that `make test` needs, without running it'
+	@echo 'make clean     remove what the targets above made, $(VENV) included'
+
+demo: $(VENV)/.installed-base
+	$(BIN)/hymotion-ray render examples/prompts.txt --model tiny --out $(DEMO_OUT)
+	@echo "Open this page in a browser: $$(cd $(DEMO_OUT) && pwd)/index.html"
+
+test: install
+	$(PYTHON) -m pytest -m 'not slow' $(PYTEST_ARGS)
+
+campaign: install
+	$(PYTHON) -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
+	@if [ -f benchmarks/campaign.py ]; then $(PYTHON) benchmarks/campaign.py; fi
+
+format: $(VENV)/.installed-all
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
+lint: $(VENV)/.installed-all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-all
+	$(BIN)/mypy
+
+imports: $(VENV)/.installed-all
+	$(BIN)/lint-imports
+
+install: $(VENV)/.installed-all system browser
+
+clean:
+	rm -rf $(VENV) $(DEMO_OUT) build dist ./*.egg-info tests/browser/node_modules
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# --- the venv -------------------------------------------------------------------------------------
+
+# The first interpreter that runs and is new enough; 3.11 first, because constraints.txt was made on it.
+$(PYTHON):
+	@for candidate in python3.11 python3.12 python3 python; do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then \
+	    echo "making $(VENV) with $$("$$candidate" --version)"; \
+	    "$$candidate" -m venv --clear $(VENV) && exit 0; \
+	    echo "$$candidate could not make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; \
+	  fi; \
+	done; \
+	echo 'No Python 3.11 or 3.12 found (looked for python3.11, python3.12, python3, python). Install one, then run make again.' >&2; \
+	exit 1
+
+$(VENV)/.installed-torch: constraints.txt | $(PYTHON)
+	@$(PIP) install --quiet -c constraints.txt '$(TORCH)' || { \
+	  echo; echo 'pip could not install $(TORCH), the CPU build (its reason stands above). Trying the plain torch==$(TORCH_PIN):' \
+	    'on Linux that is the CUDA build, several GB. To avoid it, stop now and name an index that has CPU builds in PIP_EXTRA_INDEX_URL.'; \
+	  $(PIP) install -c constraints.txt 'torch==$(TORCH_PIN)'; }
+	@touch $@
+
+$(VENV)/.installed-base: pyproject.toml constraints.txt $(VENV)/.installed-torch
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-all: $(VENV)/.installed-base
+	$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+# --- outside the venv: what the browser tests drive -----------------------------------------------
+
+# Debian packages, only those whose program is missing, only where we may. Elsewhere the tests that
+# need them are skipped, and this says so.
+system:
+	@missing=; \
+	command -v chromium >/dev/null 2>&1 || missing="$$missing chromium"; \
+	command -v node >/dev/null 2>&1 || missing="$$missing nodejs"; \
+	command -v npm >/dev/null 2>&1 || missing="$$missing npm"; \
+	[ -n "$$missing" ] || exit 0; \
+	sudo=; [ "$$(id -u)" = 0 ] || sudo='sudo -n'; \
+	if command -v apt-get >/dev/null 2>&1 && $$sudo true 2>/dev/null; then \
+	  echo "installing Debian packages:$$missing"; \
+	  $$sudo apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null && exit 0; \
+	fi; \
+	echo "NOTE: could not install$$missing (needs apt-get, and root or passwordless sudo);" \
+	  'install them yourself, or the browser tests are skipped.' >&2
+
+browser: system
+	@if [ -f tests/browser/package.json ] && command -v npm >/dev/null 2>&1; then \
+	  $(MAKE) --no-print-directory tests/browser/node_modules/.installed; fi
+
+tests/browser/node_modules/.installed: tests/browser/package.json
+	cd tests/browser && npm install --no-audit --no-fund --silent
+	@touch $@

@@ -1,0 +1,84 @@
+"""What every test may lean on: quiet single-threaded processes, a private Ray, the shared files.
+
+It knows how to start a Ray that no other Ray of the machine can meet. It imports neither torch nor
+ray at collection, so that `pytest tests/<room>` of a maths room stays quick.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import hypothesis
+import pytest
+
+REPO = Path(__file__).resolve().parent.parent
+
+# Read by torch, numpy and Ray when they start, and inherited by every process that a test starts.
+# One thread each: more would make the two-core default run slower and its timings noisy.
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SCHEDULER_EVENTS": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+}
+_OBJECT_STORE_BYTES = 256 * 1024 * 1024
+_RAY_DIR = pytest.StashKey[str]()
+
+# The same examples in every run, however slow the machine is.
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("house")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment before any test module is imported, with a Ray folder of this run's own.
+
+    The folder is short because Ray's socket paths below it must stay under 107 bytes, and private
+    because Ray finds a running cluster through an address file in it.
+    """
+    os.environ.update(_ENVIRONMENT)
+    os.environ.pop("RAY_ADDRESS", None)
+    config.stash[_RAY_DIR] = tempfile.mkdtemp(prefix="hmr")
+    os.environ["RAY_TMPDIR"] = config.stash[_RAY_DIR]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the run's Ray folder."""
+    shutil.rmtree(config.stash[_RAY_DIR], ignore_errors=True)
+
+
+@pytest.fixture(scope="session", name="ray")
+def ray_session() -> Iterator[ModuleType]:
+    """Give the `ray` module, connected to a local four-CPU Ray that the whole session shares."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Give the folder of third-party sample files; the test is skipped where there is none."""
+    folder = (REPO / os.environ.get("HYMOTION_SHARED", "../shared")).resolve()
+    if not folder.is_dir():
+        pytest.skip(f"no shared sample files at {folder}; set HYMOTION_SHARED to their folder")
+    return folder

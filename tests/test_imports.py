@@ -1,0 +1,124 @@
+"""Importing a room loads no more than the room may use. Each check is a clean interpreter.
+
+import-linter (pyproject.toml) holds who may name whom; this holds what is really loaded, third-party
+packages that pull in others included, and which third-party packages each room may name.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import packages_distributions, requires
+
+import grimp
+import pytest
+
+# Third-party packages a room may name; "*" admits all that the project declares. CONTRIBUTING.md
+# shows the same table in words.
+MATHS = {"torch", "numpy", "scipy", "roma"}
+MAY_USE = {
+    "errors": set(),
+    "config": set(),
+    "planning": set(),
+    "motion": MATHS,
+    "model": MATHS,
+    "flow": MATHS,
+    "text": {"torch", "numpy", "tokenizers", "transformers", "httpx", "safetensors"},
+    "formats": MATHS
+    | {"pyarrow", "smart_open", "fsspec", "safetensors", "pygltflib", "yaml", "PIL"}
+    | {"imageio", "imageio_ffmpeg", "zstandard", "pxr", "bpy"},
+    "api": {"torch", "numpy"},
+    "engine": {"*"},
+    "cli": {"click", "rich"},
+}
+_IMPORT_ALL = """
+import importlib, json, sys
+guilty = {}
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+    for banned in json.loads(sys.argv[2]):
+        if banned in sys.modules:
+            guilty.setdefault(banned, name)
+print(json.dumps(guilty))
+"""
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("hymotion_ray", include_external_packages=True, cache_dir=None)
+
+
+def _modules(graph: grimp.ImportGraph, *rooms: str) -> list[str]:
+    names = [f"hymotion_ray.{room}" for room in rooms]
+    assert all(name in graph.modules for name in names), f"one of the rooms {names} is gone"
+    return sorted(m for m in graph.modules if any(f"{m}.".startswith(f"{n}.") for n in names))
+
+
+def _loaded(modules: list[str], banned: list[str]) -> dict[str, str]:
+    """Import `modules` in turn in a new interpreter; which banned package came in, and with which."""
+    command = [sys.executable, "-c", _IMPORT_ALL, json.dumps(modules), json.dumps(banned)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_package_and_command_line_load_neither_torch_nor_ray():
+    heavy = ["torch", "ray", "numpy", "transformers", "pyarrow", "scipy"]
+    assert _loaded(["hymotion_ray"], [*heavy, "click"]) == {}
+    assert _loaded(["hymotion_ray.cli"], heavy) == {}
+
+
+def test_plain_rooms_load_no_third_party_package(graph):
+    modules = _modules(graph, "errors", "config", "planning")
+    assert _loaded(modules, ["torch", "ray", "numpy", "click", "yaml", "pyarrow"]) == {}
+
+
+def test_maths_rooms_load_no_ray(graph):
+    modules = _modules(graph, "motion", "model", "flow", "text", "formats", "api")
+    assert _loaded(modules, ["ray", "click", "fastapi"]) == {}
+
+
+def test_text_loads_transformers_only_when_asked(graph):
+    assert _loaded(_modules(graph, "text"), ["transformers"]) == {}
+
+
+@pytest.mark.parametrize("room", MAY_USE)
+def test_room_names_only_its_third_party_packages(graph, room):
+    if "*" in MAY_USE[room]:
+        allowed = {name.lower().replace("-", "_") for name in _declared_imports()}
+    else:
+        allowed = {name.lower() for name in MAY_USE[room]}
+    named = {}
+    for module in _modules(graph, room):
+        for found in graph.find_modules_directly_imported_by(module):
+            top = found.split(".")[0]
+            if top != "hymotion_ray" and top not in sys.stdlib_module_names:
+                named.setdefault(top, module)
+    assert {top: by for top, by in named.items() if top.lower() not in allowed} == {}
+
+
+def _declared_imports() -> set[str]:
+    """Top-level import names of the distributions that pyproject.toml declares, extras included."""
+    declared = {_bare(line) for line in requires("hymotion-ray") or []}
+    provided = packages_distributions()
+    return {top for top, dists in provided.items() if {_bare(dist) for dist in dists} & declared}
+
+
+def _bare(requirement: str) -> str:
+    name = requirement.split(";")[0].split("[")[0]
+    for sign in "<>=!~ (":
+        name = name.split(sign)[0]
+    return name.strip().lower().replace("_", "-").replace(".", "-")
+
+
+def test_every_third_party_import_is_declared(graph):
+    declared = {name.lower() for name in _declared_imports()}
+    optional = {"pxr", "bpy"}  # found or reported as missing at run time; never installed by us
+    external = {
+        module
+        for module in graph.modules
+        if not f"{module}.".startswith("hymotion_ray.") and module not in sys.stdlib_module_names
+    }
+    missing = {module for module in external if module.lower() not in declared | optional}
+    assert missing == set()
