@@ -1,0 +1,94 @@
+"""A motion: rotations, translation and joints of one body over time.
+
+It knows how the three fit together, and no files, latents or meshes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hymotion_ray.errors import InputError
+from hymotion_ray.motion.kinematics import forward_kinematics
+from hymotion_ray.motion.rotations import rot6d_to_matrix
+from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, NUM_JOINTS, Skeleton
+
+Meta = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True, eq=False)
+class Motion:
+    """One clip. Axes: Y up, +Z the front of a body at rest, +X its left; metres.
+
+    rot6d: (L, 22, 6) float32, local rotations, interleaved (model.md section 5), not always orthonormal.
+    transl: (L, 3) float32; the pelvis is at `skeleton.rest[0] + transl`.
+    joints: (L, 52, 3) float32, world positions (translation included).
+    fps: frames a second.
+    skeleton: the body that the joints belong to.
+    meta: what else is known (prompt, seed, model, licence, ...).
+    Raises InputError when shapes do not fit together.
+    """
+
+    rot6d: Tensor
+    transl: Tensor
+    joints: Tensor
+    fps: float
+    skeleton: Skeleton
+    meta: Meta = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        num_frames = self.transl.shape[0]
+        expected = {
+            "rot6d": (self.rot6d, (num_frames, NUM_BODY_JOINTS, 6)),
+            "transl": (self.transl, (num_frames, 3)),
+            "joints": (self.joints, (num_frames, NUM_JOINTS, 3)),
+        }
+        for name, (tensor, shape) in expected.items():
+            if tuple(tensor.shape) != shape or num_frames < 1:
+                raise InputError(
+                    f"a motion's {name} has shape {tuple(tensor.shape)}; allowed: {shape} with at"
+                    " least one frame"
+                )
+        if not 0 < self.fps < float("inf"):
+            raise InputError(f"a motion's fps is {self.fps}; allowed: above 0")
+
+    @classmethod
+    def from_rotations(
+        cls,
+        rot6d: Tensor,
+        transl: Tensor,
+        skeleton: Skeleton,
+        fps: float,
+        meta: Meta | None = None,
+    ) -> Motion:
+        """A motion from rotations (L, 22, 6) and translation (L, 3); joints by forward kinematics."""
+        rot6d = torch.as_tensor(rot6d, dtype=torch.float32)
+        transl = torch.as_tensor(transl, dtype=torch.float32)
+        if rot6d.ndim != 3 or tuple(rot6d.shape[1:]) != (NUM_BODY_JOINTS, 6):
+            raise InputError(
+                f"rot6d has shape {tuple(rot6d.shape)}; allowed: (frames, {NUM_BODY_JOINTS}, 6)"
+            )
+        _, posed = forward_kinematics(rot6d_to_matrix(rot6d), skeleton)
+        joints = posed + transl[:, None]
+        return cls(rot6d, transl, joints, float(fps), skeleton, dict(meta or {}))
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of the clip."""
+        return int(self.transl.shape[0])
+
+    @property
+    def duration(self) -> float:
+        """Length in seconds: frames over frame rate."""
+        return self.num_frames / self.fps
+
+    def local_rotations(self) -> Tensor:
+        """Rotation matrices (L, 22, 3, 3) of each joint against its parent."""
+        return rot6d_to_matrix(self.rot6d)
+
+    def global_rotations(self) -> Tensor:
+        """Rotation matrices (L, 22, 3, 3) of each joint in world axes."""
+        return forward_kinematics(self.local_rotations(), self.skeleton)[0]
