@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -212,7 +213,7 @@ def test_continuous_integration_runs_the_gate():
 
 
 def test_constraints_pin_what_is_installed():
-    """Exact pins, torch without a build tag (each platform has its own), every direct need there."""
+    """Exact pins of every direct need; torch without a build tag, as each platform has its own."""
     lines = [
         line
         for line in (REPO / "constraints.txt").read_text().splitlines()
@@ -221,10 +222,9 @@ def test_constraints_pin_what_is_installed():
     assert [
         line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)
     ] == []
-    import tomllib
-
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(need for extra in extras for need in extra)]
     pinned = {_distribution(line) for line in lines}
     assert {_distribution(need) for need in wanted} - pinned == set()
 

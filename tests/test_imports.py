@@ -1,7 +1,7 @@
 """Importing a room loads no more than the room may use. Each check is a clean interpreter.
 
-import-linter (pyproject.toml) holds who may name whom; this holds what is really loaded, third-party
-packages that pull in others included, and which third-party packages each room may name.
+import-linter (pyproject.toml) holds who may name whom; this holds what is really loaded, packages
+that pull in others included, and which third-party packages each room may name.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _modules(graph: grimp.ImportGraph, *rooms: str) -> list[str]:
 
 
 def _loaded(modules: list[str], banned: list[str]) -> dict[str, str]:
-    """Import `modules` in turn in a new interpreter; which banned package came in, and with which."""
+    """Import `modules` in turn in a new interpreter; each banned package that came, and by which."""
     command = [sys.executable, "-c", _IMPORT_ALL, json.dumps(modules), json.dumps(banned)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
