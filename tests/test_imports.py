@@ -56,7 +56,7 @@ def _modules(graph: grimp.ImportGraph, *rooms: str) -> list[str]:
 
 
 def _loaded(modules: list[str], banned: list[str]) -> dict[str, str]:
-    """Import `modules` in turn in a new interpreter; each banned package that came, and by which."""
+    """Import `modules` in turn in a new interpreter: each banned package, and what brought it."""
     command = [sys.executable, "-c", _IMPORT_ALL, json.dumps(modules), json.dumps(banned)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
