@@ -7,12 +7,17 @@ that pull in others included, and which third-party packages each room may name.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from importlib.metadata import packages_distributions, requires
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import grimp
 import pytest
+
+REPO = Path(__file__).resolve().parent.parent
 
 # Third-party packages a room may name; "*" admits all that the project declares. CONTRIBUTING.md
 # shows the same table in words.
@@ -100,16 +105,18 @@ def test_room_names_only_its_third_party_packages(graph, room):
 
 def _declared_imports() -> set[str]:
     """Top-level import names of the distributions that pyproject.toml declares, extras included."""
-    declared = {_bare(line) for line in requires("hymotion-ray") or []}
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    needs = [*project["dependencies"], *(need for extra in extras for need in extra)]
+    declared = {_distribution(need) for need in needs}
     provided = packages_distributions()
-    return {top for top, dists in provided.items() if {_bare(dist) for dist in dists} & declared}
+    return {
+        top for top, dists in provided.items() if {_distribution(dist) for dist in dists} & declared
+    }
 
 
-def _bare(requirement: str) -> str:
-    name = requirement.split(";")[0].split("[")[0]
-    for sign in "<>=!~ (":
-        name = name.split(sign)[0]
-    return name.strip().lower().replace("_", "-").replace(".", "-")
+def _distribution(requirement: str) -> str:
+    return re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-")
 
 
 def test_every_third_party_import_is_declared(graph):
