@@ -13,6 +13,9 @@ V vector width, K blocks, H heads, E head width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -48,13 +51,13 @@ class MotionMMDiT(nn.Module):
         self.vtxt_encoder = VectorMlp(config.vtxt_input_dim, dim)
         self.timestep_encoder = TimeMlp(dim, config.time_factor)
         self.text_refiner = TextRefiner(dim, heads, mlp_dim, config.refiner_num_layers)
-        self.double_blocks = nn.ModuleList(
+        doubles = [
             DoubleBlock(dim, heads, mlp_dim, config.qkv_bias)
             for _ in range(config.num_double_blocks)
-        )
-        self.single_blocks = nn.ModuleList(
-            SingleBlock(dim, heads, mlp_dim) for _ in range(config.num_single_blocks)
-        )
+        ]
+        singles = [SingleBlock(dim, heads, mlp_dim) for _ in range(config.num_single_blocks)]
+        self.double_blocks = cast("Sequence[DoubleBlock]", nn.ModuleList(doubles))
+        self.single_blocks = cast("Sequence[SingleBlock]", nn.ModuleList(singles))
         self.final_layer = FinalLayer(dim, config.input_dim)
 
     @property

@@ -8,6 +8,9 @@ Shapes: T rows, N text tokens, D width, H heads, E head width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 from torch import Tensor, nn
 
 from hymotion_ray.model.activations import silu
@@ -62,9 +65,8 @@ class TokenRefiner(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, hidden_dim: int, num_layers: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(
-            RefinerBlock(dim, num_heads, hidden_dim) for _ in range(num_layers)
-        )
+        blocks = [RefinerBlock(dim, num_heads, hidden_dim) for _ in range(num_layers)]
+        self.blocks = cast("Sequence[RefinerBlock]", nn.ModuleList(blocks))
 
 
 class TextRefiner(nn.Module):

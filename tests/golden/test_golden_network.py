@@ -30,7 +30,7 @@ class Case:
         self.pipeline = settings["train_pipeline_args"]
         config = NetworkConfig(**{key: args[key] for key in SAME_NAMED & set(args)})
         # The file is ours and holds tensors only; the package's reader has tests of its own.
-        checkpoint = torch.load(folder / "latest.ckpt", weights_only=True)  # noqa: TID251
+        checkpoint = torch.load(folder / "latest.ckpt", weights_only=True)
         state = checkpoint["model_state_dict"]
         self.state: dict[str, Tensor] = state
         self.network = MotionMMDiT(config, self.pipeline["train_frames"])
