@@ -35,7 +35,8 @@ class TimeMlp(nn.Module):
     def forward(self, t_T: Tensor) -> Tensor:
         """Embed times t in [0, 1]."""
         first, _, last = self.blocks
-        wave_TD = sinusoid(t_T, self.dim, self.time_factor).to(first.weight.dtype)
+        dtype = next(self.parameters()).dtype
+        wave_TD = sinusoid(t_T, self.dim, self.time_factor).to(dtype)
         return last(silu(first(wave_TD)))
 
 

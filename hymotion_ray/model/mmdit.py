@@ -170,7 +170,7 @@ class MotionMMDiT(nn.Module):
         embedded_BLD = h_BLD
         modulations = self._split_modulation(text.modulation)
         keys, values = text.keys.unbind(1), text.values.unbind(1)
-        blocks = (*self.double_blocks, *self.single_blocks)
+        blocks: tuple[DoubleBlock | SingleBlock, ...] = (*self.double_blocks, *self.single_blocks)
         for block, modulation, k, v in zip(blocks, modulations, keys, values, strict=False):
             h_BLD = block.motion(h_BLD, modulation, k, v, layout.mask, layout.rope)
         if self.config.with_long_skip_connection:
