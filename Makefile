@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
-PIP := $(PYTHON) -m pip
+INSTALL := $(PYTHON) -m pip install -qq -c constraints.txt
 EXTRAS := text,train,serve,export,dev
 
 # torch's CPU build is asked for by its full name, so that a CUDA build never comes unnoticed. For
@@ -79,18 +79,21 @@ $(PYTHON):
 	exit 1
 
 $(VENV)/.installed-torch: constraints.txt | $(PYTHON)
-	@$(PIP) install --quiet -c constraints.txt '$(TORCH)' || { \
+	@echo 'installing $(TORCH)'
+	@$(INSTALL) '$(TORCH)' || { \
 	  echo; echo 'pip could not install $(TORCH), the CPU build (its reason stands above). Trying the plain torch==$(TORCH_PIN):' \
 	    'on Linux that is the CUDA build, several GB. To avoid it, stop now and name an index that has CPU builds in PIP_EXTRA_INDEX_URL.'; \
-	  $(PIP) install -c constraints.txt 'torch==$(TORCH_PIN)'; }
+	  $(INSTALL) 'torch==$(TORCH_PIN)'; }
 	@touch $@
 
 $(VENV)/.installed-base: pyproject.toml constraints.txt $(VENV)/.installed-torch
-	$(PIP) install --quiet -c constraints.txt -e .
+	@echo 'installing hymotion-ray and what it needs (about a minute)'
+	@$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.installed-all: $(VENV)/.installed-base
-	$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@echo 'installing the extras $(EXTRAS)'
+	@$(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $@
 
 # --- outside the venv: what the browser tests drive -----------------------------------------------
