@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     os.environ.update(_ENVIRONMENT)
     os.environ.pop("RAY_ADDRESS", None)
-    config.stash[_RAY_DIR] = tempfile.mkdtemp(prefix="hmr")
+    config.stash[_RAY_DIR] = tempfile.mkdtemp(prefix="hmr", dir="/tmp")
     os.environ["RAY_TMPDIR"] = config.stash[_RAY_DIR]
 
 
