@@ -1,7 +1,7 @@
 """Forward kinematics: from local rotations to every joint's world rotation and position.
 
-It knows the joint tree and nothing of time; frames are a batch dimension, and each frame's result is
-the same to the bit whatever else is in the batch.
+It knows the joint tree and nothing of time; frames are a batch dimension, and each frame's result
+is the same to the bit whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def global_rotations(local: Tensor) -> Tensor:
 def joint_positions(world: Tensor, skeleton: Skeleton) -> Tensor:
     """Posed joints (..., 52, 3) of world rotations (..., J, 3, 3), J either 22 or 52; metres.
 
-    Without translation: the pelvis stays at its rest position. With 22 rotations the fingers are part
-    of the wrist (identity finger rotations).
+    Without translation: the pelvis stays at its rest position. With 22 rotations the fingers are
+    part of the wrist (identity finger rotations).
     """
     offsets = torch.as_tensor(skeleton.offsets.copy(), dtype=world.dtype, device=world.device)
     if world.shape[-3] == NUM_BODY_JOINTS:

@@ -5,7 +5,6 @@ It knows how the three fit together, and no files, latents or meshes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -16,28 +15,28 @@ from hymotion_ray.motion.kinematics import forward_kinematics
 from hymotion_ray.motion.rotations import rot6d_to_matrix
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, NUM_JOINTS, Skeleton
 
-Meta = Mapping[str, str | int | float]
+Meta = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """One clip. Axes: Y up, +Z the front of a body at rest, +X its left; metres.
+    """One clip: Y up, +Z the front of a body at rest, +X its left; metres.
 
-    rot6d: (L, 22, 6) float32, local rotations, interleaved (model.md section 5), not always orthonormal.
-    transl: (L, 3) float32; the pelvis is at `skeleton.rest[0] + transl`.
-    joints: (L, 52, 3) float32, world positions (translation included).
-    fps: frames a second.
-    skeleton: the body that the joints belong to.
-    meta: what else is known (prompt, seed, model, licence, ...).
     Raises InputError when shapes do not fit together.
     """
 
     rot6d: Tensor
+    """Local rotations (L, 22, 6) float32, two interleaved columns each, not always orthonormal."""
     transl: Tensor
+    """Translation (L, 3) float32: the pelvis is at `skeleton.rest[0] + transl`."""
     joints: Tensor
+    """World positions (L, 52, 3) float32, translation included."""
     fps: float
+    """Frames a second."""
     skeleton: Skeleton
+    """The body that the joints belong to."""
     meta: Meta = field(default_factory=dict)
+    """What else is known: prompt, seed, model, licence."""
 
     def __post_init__(self) -> None:
         num_frames = self.transl.shape[0]
@@ -64,7 +63,7 @@ class Motion:
         fps: float,
         meta: Meta | None = None,
     ) -> Motion:
-        """A motion from rotations (L, 22, 6) and translation (L, 3); joints by forward kinematics."""
+        """A motion from rotations (L, 22, 6) and translation (L, 3), joints by kinematics."""
         rot6d = torch.as_tensor(rot6d, dtype=torch.float32)
         transl = torch.as_tensor(transl, dtype=torch.float32)
         if rot6d.ndim != 3 or tuple(rot6d.shape[1:]) != (NUM_BODY_JOINTS, 6):

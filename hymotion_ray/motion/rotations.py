@@ -1,6 +1,7 @@
-"""Turning rotations from one form into another: rot6d, matrices, quaternions, axis-angle; change of frame rate.
+"""Rotations in other forms: rot6d, matrices, quaternions, axis-angle; change of frame rate.
 
-It knows no joints and no bodies; the maths is roma's. Quaternions are x, y, z, w, as roma's and scipy's.
+It knows no joints and no bodies; the maths is roma's. Quaternions are x, y, z, w, as roma's and
+scipy's.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from torch import Tensor
 
 from hymotion_ray.errors import InputError
 
-# Below this the first or second column has no direction left; roma's own default divides by zero there.
+# Below this the first or second column has no direction left; roma's own default divides by zero
+# there.
 _NO_LENGTH = 1e-12
 
 
 def rot6d_to_matrix(rot6d: Tensor) -> Tensor:
     """Rotation matrices (..., 3, 3) of interleaved rot6d (..., 6), by Gram-Schmidt on two columns.
 
-    The six numbers, reshaped to (3, 2), are the first two columns; they need not be orthonormal. Input
-    without two directions (zeros, or parallel columns) gives the identity instead of NaN.
-    Source of the formula: Zhou et al. 2019, "On the Continuity of Rotation Representations", with the
-    layout of model.md section 5.
+    The six numbers, reshaped to (3, 2), are the first two columns; they need not be orthonormal.
+    Input without two directions (zeros, or parallel columns) gives the identity instead of NaN.
+    Source of the formula: Zhou et al. 2019, "On the Continuity of Rotation Representations", with
+    the layout of model.md section 5.
     """
     columns = rot6d.reshape(*rot6d.shape[:-1], 3, 2)
     matrix = roma.special_gramschmidt(columns, epsilon=_NO_LENGTH)
@@ -78,8 +80,8 @@ def yaw_matrix(angle: Tensor) -> Tensor:
 def heading(matrix: Tensor) -> Tensor:
     """The yaw (...,) in radians that a body with orientation (..., 3, 3) faces; 0 faces +Z.
 
-    The direction of the body's +Z axis over the floor. Where that axis points straight up or down (a
-    lying body), the yaw of its +X axis, a quarter turn earlier, is taken.
+    The direction of the body's +Z axis over the floor. Where that axis points straight up or down
+    (a lying body), the yaw of its +X axis, a quarter turn earlier, is taken.
     """
     front, left = matrix[..., :, 2], matrix[..., :, 0]
     by_front = torch.atan2(front[..., 0], front[..., 2])
@@ -91,9 +93,9 @@ def heading(matrix: Tensor) -> Tensor:
 def resample(matrix: Tensor, transl: Tensor, fps: float, new_fps: float) -> tuple[Tensor, Tensor]:
     """Rotations (L, J, 3, 3) and translation (L, 3) of a clip at another frame rate.
 
-    Resampled in time, from the first frame on, to the last one that the clip still reaches: rotations
-    by slerp between the two neighbouring frames, translation linearly. InputError when a rate is not
-    above zero.
+    Resampled in time, from the first frame on, to the last one that the clip still reaches:
+    rotations by slerp between the two neighbouring frames, translation linearly. InputError when a
+    rate is not above zero.
     """
     if not (fps > 0 and new_fps > 0):
         raise InputError(f"frame rates are {fps} and {new_fps}; allowed: above 0")

@@ -1,4 +1,4 @@
-"""The 52-joint SMPL-H tree: names, parents, rest positions, mirror pairs, and a generic body of our own.
+"""The 52-joint SMPL-H tree: names, parents, rest positions, mirror pairs, and a generic body.
 
 It knows where joints are at rest. It knows nothing of rotations, time, meshes or files.
 Axes: Y up, +X the body's left, +Z its front; metres.
@@ -52,8 +52,8 @@ MIRROR_PAIRS: Final[tuple[tuple[int, int], ...]] = (
 )
 """Left and right joints that change places when a body is mirrored (data.md section 5)."""
 
-# Height of the toe joint above the sole, as a share of the leg: 0.033 m under a leg of 0.7795 m, the
-# one body whose soles were measured (data.md sections 1.1 and 5).
+# Height of the toe joint above the sole, as a share of the leg: 0.033 m under a leg of 0.7795 m,
+# the one body whose soles were measured (data.md sections 1.1 and 5).
 _TOE_SHARE: Final = 0.033 / 0.7795
 
 
@@ -62,7 +62,8 @@ class Skeleton:
     """Where the 52 joints of one body are at rest.
 
     rest: (52, 3) float32 numpy, metres, in a T-pose; InputError when the shape differs or a number
-    is not finite. The pelvis need not be at the origin: `rest[0]` is added to a motion's translation.
+    is not finite. The pelvis need not be at the origin: `rest[0]` is added to a motion's
+    translation.
     """
 
     rest: np.ndarray
@@ -80,7 +81,7 @@ class Skeleton:
 
     @property
     def offsets(self) -> np.ndarray:
-        """Each joint's rest position minus its parent's, (52, 3) float32; the pelvis has its own."""
+        """Rest position minus the parent's, (52, 3) float32; the pelvis has its own position."""
         parents = np.asarray(PARENTS[1:])
         return np.concatenate([self.rest[:1], self.rest[1:] - self.rest[parents]])
 
@@ -101,8 +102,8 @@ class Skeleton:
     def ankle_height(self) -> float:
         """Height of the ankle above the sole in metres.
 
-        The toe's height plus how much higher than the toe the ankle rests, so that a flat foot gives
-        one sole from either joint; never below the toe's height, whatever the rest pose.
+        The toe's height plus how much higher than the toe the ankle rests, so that a flat foot
+        gives one sole from either joint; never below the toe's height, whatever the rest pose.
         """
         rise = self.rest[list(ANKLES), 1].mean() - self.rest[list(FEET), 1].mean()
         return self.toe_height + max(float(rise), 0.0)
@@ -114,12 +115,12 @@ class Skeleton:
 
 # Heights above the sole (y), distances from the mid line (x) and to the front (z), as shares of the
 # standing height. Lengths from R. Drillis and R. Contini's body segment parameters, as printed in
-# D. A. Winter, "Biomechanics and Motor Control of Human Movement", figure 4.1: knee 0.285, hip 0.530,
-# shoulder 0.818 and chin 0.870 high, ankle 0.039 high, shoulders 0.129 from the mid line, upper arm
-# 0.186, forearm 0.146, hand 0.108, foot 0.152 long, hips 0.191 broad.
-# That figure has no joints in the trunk. Ours: hip joints half as far apart as the hips are broad, the
-# pelvis a little above them, spine and neck spread evenly up to the shoulders' height, the head joint
-# at the chin, the ball of the foot half a foot's length before the ankle.
+# D. A. Winter, "Biomechanics and Motor Control of Human Movement", figure 4.1: knee 0.285, hip
+# 0.530, shoulder 0.818 and chin 0.870 high, ankle 0.039 high, shoulders 0.129 from the mid line,
+# upper arm 0.186, forearm 0.146, hand 0.108, foot 0.152 long, hips 0.191 broad. That figure has no
+# joints in the trunk. Ours: hip joints half as far apart as the hips are broad, the pelvis a little
+# above them, spine and neck spread evenly up to the shoulders' height, the head joint at the chin,
+# the ball of the foot half a foot's length before the ankle.
 _HEIGHT: Final = 1.73
 _PELVIS_Y: Final = 0.570
 _TRUNK_XYZ: Final[dict[str, tuple[float, float, float]]] = {
@@ -140,9 +141,9 @@ _LEFT_XYZ: Final[dict[str, tuple[float, float, float]]] = {
     "Elbow": (0.129 + 0.186, 0.818, 0),
     "Wrist": (0.129 + 0.186 + 0.146, 0.818, 0),
 }
-# Knuckles seen from the wrist of a flat hand, palm down, as shares of the hand's length: first joint
-# (x along the arm, y up, z towards the thumb), then the lengths of the first two links. Proportions of
-# our own; the thumb points half forwards.
+# Knuckles seen from the wrist of a flat hand, palm down, as shares of the hand's length: first
+# joint (x along the arm, y up, z towards the thumb), then the lengths of the first two links.
+# Proportions of our own; the thumb points half forwards.
 _HAND: Final = 0.108
 _FINGER_XYZ: Final[dict[str, tuple[tuple[float, float, float], float, float]]] = {
     "Index": ((0.50, 0, 0.13), 0.22, 0.14),
