@@ -79,8 +79,8 @@ def _refused(path: Path, detail: str) -> str:
     return (
         f"{path} was not loaded: it asks for {named.group(1)}, and only tensors, plain values and "
         "numpy scalars are allowed, since loading anything else can run code. Ask for a "
-        "safetensors file; or, only if you trust whoever made it, keep its tensors alone, in an environment "
-        f'without secrets: python -c "import torch; d = torch.load({str(path)!r}, '
+        "safetensors file; or, only if you trust whoever made it, keep its tensors alone, in an "
+        f'environment without secrets: python -c "import torch; d = torch.load({str(path)!r}, '
         "weights_only=False, map_location='cpu'); torch.save({'model_state_dict': "
         "d['model_state_dict']}, 'clean.ckpt')\""
     )
