@@ -42,7 +42,8 @@ class TextCondition:
             raise TextEncoderError(
                 f"a text condition has context {tuple(self.context.shape)}, vector "
                 f"{tuple(self.vector.shape)}, length {tuple(self.length.shape)} "
-                f"{self.length.dtype}; allowed: context (P, N, C), vector (P, 1, V), length (P,) int64"
+                f"{self.length.dtype}; allowed: context (P, N, C), vector (P, 1, V), "
+                "length (P,) int64"
             )
         if num and not (0 <= int(self.length.min()) <= int(self.length.max()) <= self.num_tokens):
             raise TextEncoderError(

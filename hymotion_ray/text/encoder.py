@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 
 from hymotion_ray.text.condition import TextCondition
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 @runtime_checkable
 class TokenCounter(Protocol):
@@ -32,6 +34,14 @@ class TextEncoder(TokenCounter, Protocol):
         ...
 
     @property
+    def compute_class(self) -> str:
+        """What else decides the last bits: device model, number format, rows a call.
+
+        Encoders of one fingerprint agree to rounding; those of one class too agree to the bit.
+        """
+        ...
+
+    @property
     def context_dim(self) -> int:
         """Width C of the context features."""
         ...
@@ -47,13 +57,23 @@ class TextEncoder(TokenCounter, Protocol):
 
 
 def clean_text(text: str) -> str:
-    """The prompt as encoders see it: NFC, control characters turned to spaces, ends stripped.
+    """The prompt as encoders see it: NFC, ends stripped, no control characters.
 
-    Lone surrogates (broken input that UTF-8 cannot hold) become U+FFFD.
+    Control characters and line separators become spaces; invisible format characters (byte order
+    mark, direction overrides, zero-width space) go, except the joiners that scripts and emoji need.
+    Lone surrogates, which UTF-8 cannot hold, become U+FFFD.
     """
-    text = text.encode("utf-8", "replace").decode("utf-8") if _has_surrogate(text) else text
-    text = unicodedata.normalize("NFC", text)
-    return "".join(" " if unicodedata.category(c) == "Cc" else c for c in text).strip()
+    text = unicodedata.normalize("NFC", _LONE_SURROGATE.sub("\ufffd", text))
+    if text.isascii() and text.isprintable():
+        return text.strip()
+    return "".join(map(_visible, text)).strip()
+
+
+def _visible(char: str) -> str:
+    category = unicodedata.category(char)
+    if category in ("Cc", "Zl", "Zp"):
+        return " "
+    return "" if category == "Cf" and char not in "\u200c\u200d" else char
 
 
 def neutralise(text: str, control_tokens: Sequence[str]) -> str:
@@ -61,13 +81,15 @@ def neutralise(text: str, control_tokens: Sequence[str]) -> str:
 
     A user who types ``<|im_end|>`` must not end the chat message; the words stay. A tokenizer maps
     a special token only when its exact characters stand together, so one space after the first
-    character disarms it. Repeated until none is left, as a removal may form another.
+    character disarms it. Case is ignored, as some tokenizers lower it first. Repeated until none
+    is left, as one token may overlap another; tokens with white space in them cannot be disarmed
+    in this way and are left alone, as are those of one character.
     """
-    if not control_tokens:
+    tokens = [t for t in control_tokens if len(t) > 1 and not any(c.isspace() for c in t)]
+    if not tokens:
         return text
-    pattern = re.compile(
-        "|".join(re.escape(t) for t in sorted(control_tokens, key=len, reverse=True))
-    )
+    tokens.sort(key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, tokens)), re.IGNORECASE)
     while pattern.search(text):
         text = pattern.sub(lambda match: match.group()[0] + " " + match.group()[1:], text)
     return text
@@ -82,7 +104,3 @@ def looks_english(text: str) -> bool:
     letters = [c for c in text if c.isalpha()]
     latin = sum(c.isascii() or "LATIN" in unicodedata.name(c, "") for c in letters)
     return latin >= 0.8 * len(letters)
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= c <= "\udfff" for c in text)

@@ -84,8 +84,8 @@ class StaticEncoder(StaticTokenizer):
                 f"the tokenizer's {num_pieces} pieces"
             )
         self.context_dim = self.vector_dim = self._vectors.shape[1]
-        settings = {"kind": "static", "max": max_context_tokens, "dtype": str(dtype)}
-        self.fingerprint = hash_files([folder / name for name in FILES], settings)
+        self.compute_class = "cpu float32"
+        self.fingerprint = static_fingerprint(folder, max_context_tokens)
 
     def encode(self, texts: Sequence[str]) -> TextCondition:
         """The condition of `texts`: context (P, N, D), vector (P, 1, D) of mean square 1.
@@ -116,6 +116,12 @@ class StaticEncoder(StaticTokenizer):
             context_truncated=len(ids) > self.max_context_tokens,
             vector_truncated=len(ids) > self.max_context_tokens,
         )
+
+
+def static_fingerprint(folder: Path | str, max_context_tokens: int) -> str:
+    """Hash of the encoder's files and limit: what decides its features."""
+    paths = [_existing(Path(folder), name) for name in FILES]
+    return hash_files(paths, {"kind": "static", "max": max_context_tokens})
 
 
 def _existing(folder: Path, name: str) -> Path:
