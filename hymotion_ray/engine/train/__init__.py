@@ -1,0 +1,1 @@
+"""Training: captioned clips to batches, batches to weights."""

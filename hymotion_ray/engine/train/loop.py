@@ -1,0 +1,159 @@
+"""The training loop, without Ray: flow matching on batches, and the running mean of the weights.
+
+Knows the objective (model.md section 7): noise at t = 0, data at t = 1, the network predicts the
+velocity `data - noise` at a point between, SmoothL1 over valid frames; now and then the condition
+is replaced by learned null features. Does not know where batches come from or where weights go.
+
+Shapes: B rows, L frames, N text tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hymotion_ray.config.model import ModelConfig
+from hymotion_ray.config.training import TrainingConfig
+from hymotion_ray.engine.train.batches import Batch, Batches
+from hymotion_ray.flow.loss import flow_matching_loss
+from hymotion_ray.flow.path import interpolate, target
+from hymotion_ray.model.mmdit import MotionMMDiT
+
+_INIT_STD = 0.02
+
+
+class FlowModel(nn.Module):
+    """The network with its learned null features, and the loss of one batch."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        network = config.network
+        self.network = MotionMMDiT(network, config.train_frames)
+        self.null_vtxt_feat = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.vtxt_input_dim))
+        self.null_ctxt_input = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.ctxt_input_dim))
+        self.drops_context = config.enable_ctxt_null_feat
+
+    def forward(self, batch: Batch, noise_BLF: Tensor, t_B: Tensor, drop_B: Tensor) -> Tensor:
+        """Mean loss of a batch; `drop_B` marks rows that get the null condition."""
+        drop_B11 = drop_B[:, None, None]
+        vector = torch.where(drop_B11, self.null_vtxt_feat, batch.vector)
+        context = batch.context
+        if self.drops_context:
+            context = torch.where(drop_B11, self.null_ctxt_input, context)
+        x_t = interpolate(noise_BLF, batch.x, t_B)
+        pred = self.network(x_t, context, vector, t_B, batch.length, batch.context_length)
+        return flow_matching_loss(pred, target(noise_BLF, batch.x), batch.length)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Mean loss and gradient norm since the last report, at a step (the first is 1)."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+
+
+def train(
+    model_config: ModelConfig,
+    config: TrainingConfig,
+    batches: Batches,
+    on_report: Callable[[Report], None] | None = None,
+) -> FlowModel:
+    """Train from new weights and return the model that holds the running mean of them."""
+    torch.manual_seed(config.seed)
+    model = FlowModel(model_config).to(batches.device)
+    initialise(model.network)
+    mean_model = copy.deepcopy(model).requires_grad_(False)
+    loss_of = torch.compile(model, dynamic=False) if config.compile else model
+    optimizer = torch.optim.AdamW(
+        _parameter_groups(model, config.weight_decay), lr=config.learning_rate, betas=(0.9, 0.98)
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, config))
+    buckets = _buckets(config)
+    total_loss = torch.zeros((), device=batches.device)
+    total_norm = torch.zeros((), device=batches.device)
+    since = 0
+    for step in range(1, config.max_steps + 1):
+        num_frames = next(buckets)
+        num_rows = max(1, config.frames_per_batch // num_frames)
+        batch = batches.draw(num_rows, num_frames, config.text_noise)
+        noise = batches.normal(*batch.x.shape)
+        t, drop = batches.uniform(num_rows), batches.uniform(num_rows) < model_config.cond_mask_prob
+        with torch.autocast(
+            batches.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
+        ):
+            loss = loss_of(batch, noise, t, drop)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        total_norm += nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+        optimizer.step()
+        schedule.step()
+        _update_mean(mean_model, model, mean_decay(step, config.ema_decay))
+        total_loss += loss.detach()
+        since += 1
+        if on_report and (step % config.log_every == 0 or step == config.max_steps):
+            rate = schedule.get_last_lr()[0]
+            on_report(Report(step, float(total_loss) / since, float(total_norm) / since, rate))
+            total_loss.zero_()
+            total_norm.zero_()
+            since = 0
+    return mean_model
+
+
+def initialise(network: MotionMMDiT) -> None:
+    """Start as a network that predicts zero: modulations and the last layer zero, the rest Xavier.
+
+    The adaLN-Zero start of Peebles and Xie, "Scalable Diffusion Models with Transformers" (2023).
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for name, parameter in network.named_parameters():
+        gate = "mod" in name.lower() and "refiner" not in name
+        if gate or name.startswith("final_layer.linear"):
+            nn.init.zeros_(parameter)
+
+
+def rate_factor(step: int, config: TrainingConfig) -> float:
+    """Share of the peak learning rate at a step counted from 0: warm-up, constant, cool-down."""
+    factor = min(1.0, (step + 1) / config.warmup_steps)
+    if config.cooldown_steps:
+        factor *= min(1.0, max(0.0, (config.max_steps - step) / config.cooldown_steps))
+    return factor
+
+
+def mean_decay(step: int, limit: float) -> float:
+    """Decay of the running mean at a step: short at first, so that the start is soon forgotten."""
+    return min(limit, (1 + step) / (10 + step))
+
+
+def _buckets(config: TrainingConfig) -> Iterator[int]:
+    """Clip lengths of the steps, drawn on the CPU so that no step waits for the device."""
+    generator = torch.Generator().manual_seed(config.seed)
+    while True:
+        for pick in torch.randint(len(config.frame_buckets), (256,), generator=generator).tolist():
+            yield config.frame_buckets[pick]
+
+
+def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Matrices decay, vectors (biases, norm weights, null features) do not."""
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+
+
+@torch.no_grad()
+def _update_mean(mean_model: nn.Module, model: nn.Module, decay: float) -> None:
+    means, values = list(mean_model.parameters()), list(model.parameters())
+    torch._foreach_lerp_(means, values, 1.0 - decay)

@@ -1,0 +1,180 @@
+"""Maps world joint frames of another humanoid onto our skeleton.
+
+Knows how a pose carries over between bodies of different proportions: limbs keep their direction
+and twist, the trunk's bend is shared among our spine joints, and the root moves by the ratio of leg
+lengths. Does not know any file format; a reader supplies `WorldFrames`.
+
+Shape letters: L frames, S source joints, 22 our body joints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from hymotion_ray.errors import InputError
+from hymotion_ray.motion.ground import joint_floor
+from hymotion_ray.motion.kinematics import forward_kinematics
+from hymotion_ray.motion.motion import Motion
+from hymotion_ray.motion.rotations import matrix_to_rot6d
+from hymotion_ray.motion.skeleton import (
+    HIPS,
+    JOINT_NAMES,
+    NUM_BODY_JOINTS,
+    PARENTS,
+    Skeleton,
+)
+
+Array = NDArray[np.float64]
+
+# Which source joint drives which of ours. What is not here keeps its parent's world rotation, or,
+# in the trunk and neck, a share of the rotation between its driven neighbours.
+DRIVERS: dict[str, str] = {"Pelvis": "root", "Spine3": "chest", "Head": "neck"} | {
+    f"{letter}_{part}": f"{side}_{part.lower()}"
+    for letter, side in (("L", "left"), ("R", "right"))
+    for part in ("Hip", "Knee", "Ankle", "Shoulder", "Elbow", "Wrist")
+}
+# Limb bones whose direction carries over even where the rest poses differ (arms out, arms down).
+LIMB_BONES: dict[str, str] = {
+    f"{letter}_{part}": f"{letter}_{end}"
+    for letter in "LR"
+    for part, end in (
+        ("Hip", "Knee"), ("Knee", "Ankle"), ("Shoulder", "Elbow"), ("Elbow", "Wrist")
+    )
+}  # fmt: skip
+# Joints of ours between two driven ones, and their share of the turn from the first to the second.
+SHARES: dict[str, tuple[str, str, float]] = {
+    "Spine1": ("Pelvis", "Spine3", 1 / 3),
+    "Spine2": ("Pelvis", "Spine3", 2 / 3),
+    "Neck": ("Spine3", "Head", 1 / 2),
+}
+_BODY = JOINT_NAMES[:NUM_BODY_JOINTS]
+
+
+@dataclass(frozen=True)
+class WorldFrames:
+    """World frames of a source skeleton, Y up, metres.
+
+    names (S); rest (S,3) joint positions of the pose in which every rotation is the identity,
+    facing +Z with +X the left; rotations (L,S,3,3) from that rest pose; positions (L,S,3).
+    """
+
+    names: tuple[str, ...]
+    rest: Array
+    rotations: Array
+    positions: Array
+
+
+@dataclass(frozen=True)
+class Retargeted:
+    """A motion on our skeleton, and how well it fits.
+
+    scale: our leg over the source's. fit_error: mean distance in metres between the driven limb
+    joints of ours and of the source times scale, both measured from the middle of the hips.
+    """
+
+    motion: Motion
+    scale: float
+    fit_error: float
+
+
+def retarget(
+    frames: WorldFrames,
+    skeleton: Skeleton,
+    fps: float,
+    drivers: Mapping[str, str] = DRIVERS,
+) -> Retargeted:
+    """Put `frames` on `skeleton`, on the floor y = 0; over the floor it stays where it was.
+
+    The floor is found as in decoding without a mesh: the lowest ankle or toe of the clip, less its
+    height above the sole. `InputError` when a driving joint is missing from the source.
+    """
+    missing = sorted({s for s in drivers.values() if s not in frames.names})
+    if missing:
+        raise InputError(
+            f"the source skeleton lacks {', '.join(missing)}; it has {', '.join(frames.names)}"
+        )
+    rest = skeleton.rest[:NUM_BODY_JOINTS].astype(np.float64)
+    world = _world_rotations(frames, rest, drivers)
+    local = torch.from_numpy(_local_rotations(world))
+    posed = forward_kinematics(local, skeleton)[1][:, :NUM_BODY_JOINTS].numpy()
+    scale = skeleton.leg_length / _leg_length(frames, drivers)
+    hips = [frames.names.index(drivers[_BODY[j]]) for j in HIPS]
+    source_hips = frames.positions[:, hips].mean(axis=1, keepdims=True)
+    our_hips = posed[:, HIPS].mean(axis=1, keepdims=True)
+    transl = torch.from_numpy((scale * source_hips - our_hips)[:, 0])
+    transl[:, 1] -= joint_floor(torch.from_numpy(posed) + transl[:, None], skeleton)
+    limbs = [j for j, name in enumerate(_BODY) if name[1] == "_" and name in drivers]
+    sources = [frames.names.index(drivers[_BODY[j]]) for j in limbs]
+    gaps = posed[:, limbs] - our_hips - scale * (frames.positions[:, sources] - source_hips)
+    motion = Motion.from_rotations(matrix_to_rot6d(local), transl, skeleton, fps)
+    return Retargeted(motion, scale, float(np.linalg.norm(gaps, axis=-1).mean()))
+
+
+def _world_rotations(frames: WorldFrames, rest: Array, drivers: Mapping[str, str]) -> Array:
+    """(L,22,3,3) world rotations of our joints."""
+    world = np.empty((len(frames.rotations), NUM_BODY_JOINTS, 3, 3))
+    for j, name in enumerate(_BODY):
+        if name in drivers:
+            align = _alignment(name, frames, rest, drivers)
+            world[:, j] = frames.rotations[:, frames.names.index(drivers[name])] @ align
+    for name, (low, high, share) in SHARES.items():
+        a, b = (Rotation.from_matrix(world[:, _BODY.index(n)]) for n in (low, high))
+        part = Rotation.from_rotvec(share * (a.inv() * b).as_rotvec())
+        world[:, _BODY.index(name)] = (a * part).as_matrix()
+    for j, name in enumerate(_BODY):
+        if name not in drivers and name not in SHARES:
+            world[:, j] = world[:, PARENTS[j]]
+    return world
+
+
+def _alignment(name: str, frames: WorldFrames, rest: Array, drivers: Mapping[str, str]) -> Array:
+    """The shortest turn that lays our rest bone along the source's; identity off the limbs.
+
+    A wrist has no bone of its own here: it takes the forearm's, so that it stays straight at rest.
+    """
+    start = name if name in LIMB_BONES else f"{name[:2]}Elbow" if name.endswith("Wrist") else None
+    if start is None:
+        return np.eye(3)
+    end = LIMB_BONES[start]
+    ours = rest[_BODY.index(end)] - rest[_BODY.index(start)]
+    first, last = (frames.names.index(drivers[n]) for n in (start, end))
+    return _shortest_turn(ours, frames.rest[last] - frames.rest[first])
+
+
+def _shortest_turn(a: Array, b: Array) -> Array:
+    a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
+    axis = np.cross(a, b)
+    sine, cosine = float(np.linalg.norm(axis)), float(a @ b)
+    if sine < 1e-8:
+        if cosine < 0:
+            raise InputError(
+                "a limb of the source points the opposite way at rest; give another rest pose"
+            )
+        return np.eye(3)
+    return Rotation.from_rotvec(axis / sine * np.arctan2(sine, cosine)).as_matrix()
+
+
+def _leg_length(frames: WorldFrames, drivers: Mapping[str, str]) -> float:
+    """Thigh plus shin of the source in metres, the mean of both legs."""
+    total = 0.0
+    for letter in "LR":
+        hip, knee, ankle = (
+            frames.rest[frames.names.index(drivers[f"{letter}_{part}"])]
+            for part in ("Hip", "Knee", "Ankle")
+        )
+        total += float(np.linalg.norm(knee - hip) + np.linalg.norm(ankle - knee)) / 2
+    return total
+
+
+def _local_rotations(world: Array) -> Array:
+    """(L,22,3,3) rotations against the parent."""
+    local = world.copy()
+    for j in range(1, NUM_BODY_JOINTS):
+        local[:, j] = np.swapaxes(world[:, PARENTS[j]], -1, -2) @ world[:, j]
+    return local
