@@ -1,1 +1,1 @@
-"""What a motion is: skeleton, rotations, features, decoding, mesh, quality. Knows no files, no ray."""
+"""What a motion is: skeleton, rotations, features, decoding, quality. Knows no files, no ray."""

@@ -25,7 +25,7 @@ from hymotion_ray.motion.smoothing import smooth_rotations, smooth_translation
 # are.
 _SMALLEST_STD = 1e-3
 # Frames worked on at once: the intermediate matrices of more would not stay in a core's cache.
-_CHUNK_FRAMES = 1200
+_CHUNK_FRAMES = 900
 
 
 class Decoder:

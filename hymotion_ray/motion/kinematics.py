@@ -9,31 +9,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, NUM_JOINTS, PARENTS, PELVIS, Skeleton
+from hymotion_ray.motion.skeleton import (
+    NUM_BODY_JOINTS,
+    NUM_JOINTS,
+    PARENTS,
+    PELVIS,
+    WRISTS,
+    Skeleton,
+)
 
-
-def _levels(num_joints: int) -> list[tuple[list[int], list[int]]]:
-    """Joints and their parents, one pair of lists for each distance from the pelvis."""
-    depth = [0] * num_joints
-    for joint in range(1, num_joints):
-        depth[joint] = depth[PARENTS[joint]] + 1
-    groups = []
-    for level in range(1, max(depth) + 1):
-        joints = [joint for joint in range(num_joints) if depth[joint] == level]
-        groups.append((joints, [PARENTS[joint] for joint in joints]))
-    return groups
-
-
-_LEVELS = {count: _levels(count) for count in (NUM_BODY_JOINTS, NUM_JOINTS)}
+# Whose rotation carries each joint but the pelvis; fingers without rotations follow their wrist.
+_CARRIERS = {
+    NUM_JOINTS: PARENTS[1:],
+    NUM_BODY_JOINTS: PARENTS[1:NUM_BODY_JOINTS] + (WRISTS[0],) * 15 + (WRISTS[1],) * 15,
+}
 
 
 def global_rotations(local: Tensor) -> Tensor:
     """World rotations (..., J, 3, 3) of local ones (..., J, 3, 3), J either 22 or 52."""
-    world = torch.empty_like(local)
-    world[..., PELVIS, :, :] = local[..., PELVIS, :, :]
-    for joints, parents in _LEVELS[local.shape[-3]]:
-        world[..., joints, :, :] = world[..., parents, :, :] @ local[..., joints, :, :]
-    return world
+    world = list(local.unbind(dim=-3))
+    for joint in range(1, len(world)):
+        world[joint] = world[PARENTS[joint]] @ world[joint]
+    return torch.stack(world, dim=-3)
 
 
 def joint_positions(world: Tensor, skeleton: Skeleton) -> Tensor:
@@ -42,17 +39,13 @@ def joint_positions(world: Tensor, skeleton: Skeleton) -> Tensor:
     Without translation: the pelvis stays at its rest position. With 22 rotations the fingers are
     part of the wrist (identity finger rotations).
     """
-    offsets = torch.as_tensor(skeleton.offsets.copy(), dtype=world.dtype, device=world.device)
-    if world.shape[-3] == NUM_BODY_JOINTS:
-        wrist = [20] * 15 + [21] * 15
-        world = torch.cat([world, world[..., wrist, :, :]], dim=-3)
-    bones = (world[..., PARENTS[1:], :, :] @ offsets[1:, :, None]).squeeze(-1)
-    joints = torch.empty(*world.shape[:-3], NUM_JOINTS, 3, dtype=world.dtype, device=world.device)
-    joints[..., PELVIS, :] = offsets[PELVIS]
-    for children, parents in _LEVELS[NUM_JOINTS]:
-        above = [child - 1 for child in children]
-        joints[..., children, :] = joints[..., parents, :] + bones[..., above, :]
-    return joints
+    offsets = torch.tensor(skeleton.offsets, dtype=world.dtype, device=world.device)
+    carriers = torch.tensor(_CARRIERS[world.shape[-3]], device=world.device)
+    bones = (world.index_select(-3, carriers) @ offsets[1:, :, None]).squeeze(-1)
+    joints = [offsets[PELVIS].expand(*world.shape[:-3], 3)]
+    for joint in range(1, NUM_JOINTS):
+        joints.append(joints[PARENTS[joint]] + bones[..., joint - 1, :])
+    return torch.stack(joints, dim=-2)
 
 
 def forward_kinematics(local: Tensor, skeleton: Skeleton) -> tuple[Tensor, Tensor]:
