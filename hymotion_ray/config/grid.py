@@ -30,6 +30,8 @@ class Grid:
 
     rows: int = 8
     """Clips a call; fixed for a run, since it is part of the class of a clip's bits."""
+    text_rows: int = 8
+    """Pairs of prompt and time a call of the text half; fixed for a run, for the same reason."""
     frame_step: int = 30
     """Frame counts are rounded up to a multiple of this (at most the training window)."""
     token_cells: tuple[int, ...] = (16, 32, 48, 64, 96, 128)
@@ -37,6 +39,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         require(self.rows >= 1, "grid.rows", self.rows, "at least 1")
+        require(self.text_rows >= 1, "grid.text_rows", self.text_rows, "at least 1")
         require(self.frame_step >= 1, "grid.frame_step", self.frame_step, "at least 1")
         require(
             len(self.token_cells) > 0 and list(self.token_cells) == sorted(set(self.token_cells)),
@@ -46,10 +49,11 @@ class Grid:
         )
 
     def cell(self, num_frames: int, num_tokens: int, train_frames: int) -> GridCell:
-        """The cell of a clip of `num_frames` frames whose prompt has `num_tokens` context tokens."""
+        """The cell of a clip of `num_frames` frames under a prompt of `num_tokens` tokens."""
         if not 1 <= num_frames <= train_frames:
             raise ConfigError(
-                f"num_frames is {num_frames}; allowed: 1 to {train_frames}, the model's training window"
+                f"num_frames is {num_frames}; allowed: 1 to {train_frames}, the model's "
+                "training window"
             )
         frames = min(-(-num_frames // self.frame_step) * self.frame_step, train_frames)
         for tokens in self.token_cells:

@@ -168,7 +168,7 @@ class MotionMMDiT(nn.Module):
             start_B1D = self.start_token.expand(len(x), 1, -1)
             h_BLD = torch.cat((start_B1D, h_BLD), dim=1)
         embedded_BLD = h_BLD
-        modulations = self._split_modulation(text.modulation)
+        modulations = text.modulation.split(self._modulation_widths(), dim=-1)
         keys, values = text.keys.unbind(1), text.values.unbind(1)
         blocks: tuple[DoubleBlock | SingleBlock, ...] = (*self.double_blocks, *self.single_blocks)
         for block, modulation, k, v in zip(blocks, modulations, keys, values, strict=False):
@@ -195,6 +195,22 @@ class MotionMMDiT(nn.Module):
             keys = turned.unflatten(0, text.keys.shape[:2]).to(keys.dtype)
         return TextStream(keys, values, text.modulation)
 
+    def empty_text_rows(self, num_rows: int, num_tokens: int) -> TextStream:
+        """Unwritten memory for the text stream of `num_rows` rows of `num_tokens` tokens."""
+        config = self.config
+        kv_shape = (num_rows, config.num_layers, num_tokens, config.num_heads, config.head_dim)
+        weight = self.input_encoder.weight
+        return TextStream(
+            weight.new_empty(kv_shape),
+            weight.new_empty(kv_shape),
+            weight.new_empty(num_rows, 1, sum(self._modulation_widths())),
+        )
+
+    def text_row_bytes(self, num_tokens: int) -> int:
+        """Memory that one row of a text stream takes."""
+        keys_and_values = 2 * self.config.num_layers * num_tokens * self.config.feat_dim
+        return (keys_and_values + sum(self._modulation_widths())) * self.dtype.itemsize
+
     def _text_rope(self, num_tokens: int) -> Tensor | None:
         if self.config.apply_rope_to_single_branch:
             return None
@@ -202,9 +218,10 @@ class MotionMMDiT(nn.Module):
         positions_N = torch.arange(first, first + num_tokens, device=self.device)
         return rope_table(positions_N, self.config.head_dim)
 
-    def _split_modulation(self, modulation_B1C: Tensor) -> tuple[Tensor, ...]:
+    def _modulation_widths(self) -> list[int]:
+        """Widths of the parts of `TextStream.modulation`, in order."""
         config = self.config
         chunks = [6] * config.num_double_blocks + [3] * config.num_single_blocks + [2]
         if config.with_long_skip_connection:
             chunks.append(2)
-        return modulation_B1C.split([n * config.feat_dim for n in chunks], dim=-1)
+        return [n * config.feat_dim for n in chunks]

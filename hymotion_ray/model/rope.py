@@ -27,5 +27,12 @@ def rope_table(positions: Tensor, head_dim: int) -> Tensor:
 def rotate(x_BSHE: Tensor, table: Tensor) -> Tensor:
     """Rotate each pair (2i, 2i + 1) of fp32 `x` by its angle; returns (B, S, H, E) fp32."""
     cos, sin = table
-    even, odd = x_BSHE.unflatten(-1, (-1, 2)).unbind(-1)
+    pairs = x_BSHE.unflatten(-1, (-1, 2))
+    if x_BSHE.device.type == "cpu":
+        # The same rotation as a complex product: eight times as fast here, but compilers for
+        # accelerators do not fuse complex numbers.
+        return torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin)).flatten(
+            -2
+        )
+    even, odd = pairs.unbind(-1)
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)

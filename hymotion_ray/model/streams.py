@@ -6,10 +6,8 @@ C width of all modulations together, B motion rows, L motion tokens, S = L + N.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -36,28 +34,12 @@ class TextStream:
         """The rows at `index` (int64, on the same device), copied."""
         return TextStream(self.keys[index], self.values[index], self.modulation[index])
 
-    def span(self, start: int, stop: int) -> TextStream:
-        """Rows `start` to `stop`, as a view."""
-        return TextStream(
-            self.keys[start:stop], self.values[start:stop], self.modulation[start:stop]
-        )
-
-    def expand(self, num_rows: int) -> TextStream:
-        """A single row seen `num_rows` times, as a view."""
-        return TextStream(
-            self.keys.expand(num_rows, -1, -1, -1, -1),
-            self.values.expand(num_rows, -1, -1, -1, -1),
-            self.modulation.expand(num_rows, -1, -1),
-        )
-
-    @staticmethod
-    def join(streams: Sequence[TextStream]) -> TextStream:
-        """Their rows one after another, copied."""
-        return TextStream(
-            torch.cat([s.keys for s in streams]),
-            torch.cat([s.values for s in streams]),
-            torch.cat([s.modulation for s in streams]),
-        )
+    def write(self, index: Tensor, source: TextStream) -> None:
+        """Overwrite the rows at `index` with the first rows of `source`."""
+        num_rows = len(index)
+        self.keys[index] = source.keys[:num_rows]
+        self.values[index] = source.values[:num_rows]
+        self.modulation[index] = source.modulation[:num_rows]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from hymotion_ray.config import NetworkConfig
+from hymotion_ray.config import Grid, NetworkConfig, SamplingConfig
+from hymotion_ray.flow import Row, Sampler
+from hymotion_ray.flow.path import noise
 from hymotion_ray.model import MotionMMDiT
 
 GOLDEN = Path(__file__).parent
@@ -61,3 +63,50 @@ def test_network_equals_golden(case: Case) -> None:
     frames = torch.arange(out.shape[1])
     out[frames >= e["net.x_length"].unsqueeze(1)] = 0.0
     assert relative(out, e["net.out"]) <= 1e-6
+
+
+def conditions(case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    return tuple(case.expected[f"net.{key}"] for key in ("ctxt", "vtxt", "ctxt_length"))
+
+
+def sampler(case: Case, **grid: int) -> Sampler:
+    return Sampler(
+        case.network,
+        null_vector=case.state["null_vtxt_feat"],
+        null_context=case.state["null_ctxt_input"],
+        train_frames=case.pipeline["train_frames"],
+        enable_ctxt_null_feat=case.pipeline["enable_ctxt_null_feat"],
+        grid=Grid(**grid),
+    )
+
+
+def settings(case: Case) -> SamplingConfig:
+    return SamplingConfig(
+        num_steps=case.pipeline["infer_noise_scheduler_cfg"]["validation_steps"],
+        guidance_scale=case.pipeline["test_cfg"]["text_guidance_scale"],
+        method=case.pipeline["noise_scheduler_cfg"]["method"],
+    )
+
+
+def golden_rows(case: Case) -> list[Row]:
+    num_frames = case.expected["sample.latent"].shape[1]
+    seeds = case.expected["sample.seeds"].tolist()
+    return [Row(prompt=i, num_frames=num_frames, seed=seed) for i, seed in enumerate(seeds)]
+
+
+def test_noise_equals_golden(case: Case) -> None:
+    want = case.expected["sample.noise"]
+    for seed, expected in zip(case.expected["sample.seeds"].tolist(), want, strict=True):
+        assert torch.equal(noise(seed, len(expected)), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_sample_equals_golden(case: Case, rows: int) -> None:
+    got = sampler(case, rows=rows).sample(*conditions(case), golden_rows(case), settings(case))
+    for latent, want in zip(got, case.expected["sample.latent"], strict=True):
+        assert relative(latent, want) <= 3e-6
+
+
+def test_dense_sample_equals_golden(case: Case) -> None:
+    got = sampler(case, rows=2).sample_dense(*conditions(case), golden_rows(case), settings(case))
+    assert relative(torch.stack(got), case.expected["sample.latent"]) <= 3e-6

@@ -1,0 +1,19 @@
+"""The training loss. Knows a prediction, a target and lengths."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def flow_matching_loss(pred: Tensor, target: Tensor, length: Tensor) -> Tensor:
+    """SmoothL1 (beta 1): mean over valid frames and dimensions of each clip, then over clips.
+
+    pred and target (B, L, 201), length (B,) int64, each at least 1; returns a scalar in fp32.
+    Frames at or past a clip's length count for nothing, whatever they hold.
+    """
+    valid_BL1 = (torch.arange(pred.shape[1], device=pred.device) < length[:, None]).unsqueeze(-1)
+    error_BLF = F.smooth_l1_loss(pred.float(), target.float(), reduction="none", beta=1.0)
+    summed_B = error_BLF.masked_fill(~valid_BL1, 0.0).sum(dim=(1, 2))
+    return (summed_B / (length * pred.shape[2])).mean()

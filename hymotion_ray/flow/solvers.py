@@ -1,0 +1,67 @@
+"""Fixed-step solvers of dx/dt = v(x, t) from t = 0 to t = 1. Knows no network.
+
+All times are fp32 numbers that depend on method and step count alone, so everything that depends on
+time alone can be computed ahead of the integration.
+
+Sources: Euler's method; the explicit midpoint rule; Kutta's 3/8 rule (Kutta 1901; Hairer, Norsett &
+Wanner, Solving ordinary differential equations I, table II.1.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hymotion_ray.config.sampling import Method
+
+Velocity = Callable[[Tensor, float], Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One solver step: the times at which it asks for the velocity, and its length."""
+
+    method: Method
+    times: tuple[float, ...]
+    dt: float
+
+
+def solver_steps(method: Method, num_steps: int) -> list[Step]:
+    """The steps over `linspace(0, 1, num_steps + 1)`, every time an fp32 number."""
+    grid = torch.linspace(0, 1, num_steps + 1).numpy()
+    return [_step(method, t0, t1) for t0, t1 in pairwise(grid)]
+
+
+def _step(method: Method, t0: np.float32, t1: np.float32) -> Step:
+    dt = t1 - t0
+    if method == "euler":
+        times = [t0]
+    elif method == "midpoint":
+        times = [t0, t0 + dt / 2]
+    else:
+        times = [t0, t0 + dt / 3, t0 + dt * 2 / 3, t1]
+    return Step(method, tuple(float(np.float32(t)) for t in times), float(dt))
+
+
+def stage_times(steps: list[Step]) -> list[float]:
+    """The distinct times at which `steps` ask for the velocity, in order."""
+    return list(dict.fromkeys(t for step in steps for t in step.times))
+
+
+def advance(velocity: Velocity, x: Tensor, step: Step) -> Tensor:
+    """One step: from x at its start to x at its end."""
+    t, dt = step.times, step.dt
+    k1 = velocity(x, t[0])
+    if step.method == "euler":
+        return x + dt * k1
+    if step.method == "midpoint":
+        return x + dt * velocity(x + dt / 2 * k1, t[1])
+    k2 = velocity(x + dt / 3 * k1, t[1])
+    k3 = velocity(x + dt * (k2 - k1 / 3), t[2])
+    k4 = velocity(x + dt * (k1 - k2 + k3), t[3])
+    return x + dt / 8 * (k1 + 3 * (k2 + k3) + k4)
