@@ -36,6 +36,7 @@ from hymotion_ray.formats.model_names import (
 from hymotion_ray.formats.model_tensors import (
     Tensors,
     check_tensors,
+    may_hold_network,
     read_safetensors,
     read_torch_tensors,
 )
@@ -141,7 +142,7 @@ def read_model(path: str | Path) -> Checkpoint:
     has = {p.name for p in path.iterdir()}
     if CONFIG_FILE in has and (WEIGHTS_FILE in has or RELEASE_CONFIG_FILE not in has):
         return _read_converted(path)
-    loose = sorted(name for name in has if name.endswith(".safetensors"))
+    loose = [p.name for p in sorted(path.glob("*.safetensors")) if may_hold_network(p)]
     if RELEASE_CONFIG_FILE in has and (RELEASE_WEIGHTS_FILE in has or not loose):
         config, stats_dir = read_release_config(path / RELEASE_CONFIG_FILE)
         weights = path / RELEASE_WEIGHTS_FILE

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from hymotion_ray.config import ModelConfig, NetworkConfig
@@ -69,6 +69,15 @@ def read_safetensors(path: Path) -> Tensors:
             f"{path} ({path.stat().st_size:,} bytes) is not a safetensors file, or is damaged or "
             f"cut short: {error}. Copy or download it again"
         ) from error
+
+
+def may_hold_network(path: Path) -> bool:
+    """Whether a safetensors file holds published names, by its header; True where it is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            return any(name.startswith(PREFIX) for name in file.keys())  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return True
 
 
 def _only_tensors(state: Mapping[Any, Any], path: Path) -> Tensors:

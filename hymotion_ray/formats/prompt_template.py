@@ -31,10 +31,10 @@ def read_template(folder: Path, error: type[InputError] = InputError) -> str | N
         raise error(f"{path} is not UTF-8 text: {cause}") from cause
 
 
-def template_of_checkout(checkout: Path, sha256: str = TEMPLATE_SHA256) -> str | None:
+def template_of_checkout(checkout: Path) -> str | None:
     """The message in a checkout of the released repository, or None where its file is not there.
 
-    The constant may be a string or a structure of messages; its string with the hash `sha256` is
+    The constant may be a string or a structure of messages; its string with the known hash is
     taken. Raises `InputError` when the file is not Python, lacks the constant, or holds no string
     of that hash.
     """
@@ -54,12 +54,12 @@ def template_of_checkout(checkout: Path, sha256: str = TEMPLATE_SHA256) -> str |
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     for text in texts:
-        if _sha256(text) == sha256:
+        if _sha256(text) == TEMPLATE_SHA256:
             return text
     longest = max(texts, key=len, default="")
     raise InputError(
-        f"{CONSTANT} in {path} holds no text with the sha256 {sha256} that the released models "
-        f"were trained with; its longest text has {len(longest)} characters and the sha256 "
+        f"{CONSTANT} in {path} holds no text with the sha256 {TEMPLATE_SHA256} that the "
+        f"released models were trained with; its longest text has {len(longest)} characters and the sha256 "
         f"{_sha256(longest)}. Take the checkout at the release of the weights"
     )
 

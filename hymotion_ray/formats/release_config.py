@@ -97,6 +97,7 @@ def write_release_config(config: ModelConfig, path: Path) -> None:
     network, sampling, text = config.network, config.sampling, config.text
     args: dict[str, Any] = {name: getattr(network, name) for name in _NETWORK_FIELDS}
     args["mask_mode"] = None if network.mask_mode == "none" else network.mask_mode
+    args["dropout"] = 0.0
     args["text_refiner_cfg"] = {"num_layers": network.refiner_num_layers}
     tree = {
         "network_module": _CLASSES["network_module"],
