@@ -16,7 +16,7 @@ class TextPlacement:
     """Device, precision and memory limits of the language model that makes context features."""
 
     device: str = "cpu"
-    """Where it runs: cpu, cuda, cuda:1, ...; with a memory limit, some layers are kept elsewhere."""
+    """Where it runs: cpu, cuda, cuda:1, ...; with a memory limit, some layers live elsewhere."""
     precision: TextPrecision = "auto"
     """Number format; auto: bfloat16 on a GPU, float32 on CPU. int8 and 4bit need bitsandbytes."""
     max_gpu_memory: str | None = None

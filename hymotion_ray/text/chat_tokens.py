@@ -77,7 +77,7 @@ class ChatTokens:
     def _split_template(self, folder: Path) -> tuple[str, str]:
         """The rendered chat before and after the prompt, found with a marker in its place."""
         try:
-            rendered = self._tokenizer.apply_chat_template(
+            rendered: Any = self._tokenizer.apply_chat_template(
                 self.template.messages(MARKER),
                 tokenize=False,
                 add_generation_prompt=False,

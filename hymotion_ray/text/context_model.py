@@ -27,7 +27,8 @@ class FrozenPrefix(DynamicCache):
     def __init__(self, computed: DynamicCache) -> None:
         """Take over the layers of a cache that has seen the prefix alone."""
         super().__init__()
-        self.layers = list(computed.layers)
+        self.layers = list(computed.layers)  # the base class reads the prefix's length here
+        self._lent: list[Any] = list(computed.layers)
 
     def update(
         self,
@@ -38,7 +39,7 @@ class FrozenPrefix(DynamicCache):
         **unused_options: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Prefix and new keys, prefix and new values: each (R, heads, prefix + T, head width)."""
-        layer, rows = self.layers[layer_idx], key_states.shape[0]
+        layer, rows = self._lent[layer_idx], key_states.shape[0]
         keys = layer.keys.expand(rows, -1, -1, -1)
         values = layer.values.expand(rows, -1, -1, -1)
         return torch.cat([keys, key_states], dim=-2), torch.cat([values, value_states], dim=-2)
@@ -53,9 +54,9 @@ class ContextModel:
         """Compute the prefix. `model` stays where it is; `rows` texts make a call."""
         self.model, self.rows = model, rows
         self.cells = token_cells(max_tokens)
-        self.device = model.get_input_embeddings().weight.device
-        if self.device.type == "meta":  # offloaded: accelerate moves inputs to where layers run
-            self.device = torch.device("cpu")
+        place: torch.device = next(model.get_input_embeddings().parameters()).device
+        # offloaded embeddings are on "meta"; accelerate then moves inputs to where they run
+        self.device = torch.device("cpu") if place.type == "meta" else place
         # transformers 5 renames the argument; both names mean the same
         named = inspect.signature(Qwen3Model.forward).parameters
         self._cache_name = "cache" if "cache" in named else "past_key_values"

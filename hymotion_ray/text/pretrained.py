@@ -5,11 +5,14 @@ Imported only when such an encoder is loaded, since it imports transformers.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import BitsAndBytesConfig, CLIPTextModel, Qwen3Model
+from transformers.utils import logging
 
 from hymotion_ray.config.text import TextPlacement
 from hymotion_ray.errors import TextEncoderError
@@ -74,14 +77,15 @@ def _quantisation(precision: str, compute: torch.dtype) -> BitsAndBytesConfig:
 def _from_pretrained(model_class: Any, folder: Path, options: dict[str, Any]) -> Any:
     """A model from `folder` with every weight read from it; anything else is an error."""
     try:
-        model, report = model_class.from_pretrained(
-            str(folder),
-            local_files_only=True,
-            use_safetensors=True,
-            attn_implementation="sdpa",
-            output_loading_info=True,
-            **options,
-        )
+        with _quiet_library():
+            model, report = model_class.from_pretrained(
+                str(folder),
+                local_files_only=True,
+                use_safetensors=True,
+                attn_implementation="sdpa",
+                output_loading_info=True,
+                **options,
+            )
     except torch.OutOfMemoryError as error:
         raise TextEncoderError(
             f"the text encoder in {folder} does not fit into the device's memory ({error}); set "
@@ -99,3 +103,14 @@ def _from_pretrained(model_class: Any, folder: Path, options: dict[str, Any]) ->
             "folder again"
         )
     return model.eval()
+
+
+@contextlib.contextmanager
+def _quiet_library() -> Iterator[None]:
+    """Keep the library from listing weights it leaves out (output head, CLIP's image half)."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -34,7 +34,7 @@ class PromptTemplate:
 
     @property
     def source(self) -> Literal["released", "ours", "given"]:
-        """Whose system message it is; only `released` gives the features the releases trained on."""
+        """Whose system message it is; the releases were trained with `released`."""
         if hashlib.sha256(self.system.encode()).hexdigest() == RELEASED_SYSTEM_SHA256:
             return "released"
         return "ours" if self.system == OUR_SYSTEM_MESSAGE else "given"
@@ -73,19 +73,15 @@ def _from_literal(literal: Any) -> PromptTemplate:
         )
     texts = {m["role"]: m["content"] for m in messages}
     user = texts.get("user") or "{}"
-    if (
-        len(texts) != len(messages)
-        or not texts.keys() <= {"system", "user"}
-        or "system" not in texts
-    ):
+    if len(texts) != len(messages) or texts.keys() not in ({"system"}, {"system", "user"}):
         raise TextEncoderError(
             f"the prompt template has the roles {[m['role'] for m in messages]}; allowed: one "
             "system message and at most one user message"
         )
     if user.count("{}") != 1:
         raise TextEncoderError(
-            f"the prompt template's user message is {user[:80]!r}; allowed: a text with one '{{}}', "
-            "the prompt's place"
+            f"the prompt template's user message is {user[:80]!r}; allowed: a text with one "
+            "'{}', the prompt's place"
         )
     return PromptTemplate(system=texts["system"], user=user)
 
