@@ -78,6 +78,15 @@ class TextCondition:
             cut.append("vector")
         return ",".join(cut)
 
+    def row(self, prompt: int) -> TextRow:
+        """Features of one prompt without padding."""
+        return TextRow(
+            context=self.context[prompt, : int(self.length[prompt])].clone(),
+            vector=self.vector[prompt, 0].clone(),
+            context_truncated=bool(self.context_truncated and self.context_truncated[prompt]),
+            vector_truncated=bool(self.vector_truncated and self.vector_truncated[prompt]),
+        )
+
     def select(self, prompts: Sequence[int]) -> TextCondition:
         """The condition of these prompts, in this order; one prompt may be named more than once."""
         index = torch.tensor(list(prompts), dtype=torch.int64, device=self.context.device)

@@ -101,17 +101,17 @@ class QwenClipEncoder:
         self.folders, self.template = folders, template
         self.config, self.placement = config, placement
         self._tokens = ChatTokens(folders.llm, template, max_tokens=config.max_context_tokens)
-        self._vector = VectorModel(
-            folders.clip,
-            load_clip(folders.clip, placement.device),
-            rows=placement.batch_rows,
-            max_tokens=config.max_vector_tokens,
-        )
         self._context = ContextModel(
             load_qwen3(folders.llm, placement),
             self._tokens.prefix_ids,
             rows=placement.batch_rows,
             max_tokens=config.max_context_tokens,
+        )
+        self._vector = VectorModel(
+            folders.clip,
+            load_clip(folders.clip, placement.device),
+            rows=placement.batch_rows,
+            max_tokens=config.max_vector_tokens,
         )
 
     @property
