@@ -59,8 +59,8 @@ def template_of_checkout(checkout: Path) -> str | None:
     longest = max(texts, key=len, default="")
     raise InputError(
         f"{CONSTANT} in {path} holds no text with the sha256 {TEMPLATE_SHA256} that the "
-        f"released models were trained with; its longest text has {len(longest)} characters and the sha256 "
-        f"{_sha256(longest)}. Take the checkout at the release of the weights"
+        f"released models were trained with; its longest text has {len(longest)} characters and "
+        f"the sha256 {_sha256(longest)}. Take the checkout at the release of the weights"
     )
 
 
