@@ -66,9 +66,11 @@ class Motion:
         """A motion from rotations (L, 22, 6) and translation (L, 3), joints by kinematics."""
         rot6d = torch.as_tensor(rot6d, dtype=torch.float32)
         transl = torch.as_tensor(transl, dtype=torch.float32)
-        if rot6d.ndim != 3 or tuple(rot6d.shape[1:]) != (NUM_BODY_JOINTS, 6):
+        shapes = (tuple(rot6d.shape), tuple(transl.shape))
+        if shapes != ((len(transl), NUM_BODY_JOINTS, 6), (len(transl), 3)):
             raise InputError(
-                f"rot6d has shape {tuple(rot6d.shape)}; allowed: (frames, {NUM_BODY_JOINTS}, 6)"
+                f"rot6d and translation have shapes {shapes[0]} and {shapes[1]}; allowed: (frames,"
+                f" {NUM_BODY_JOINTS}, 6) and (frames, 3)"
             )
         _, posed = forward_kinematics(rot6d_to_matrix(rot6d), skeleton)
         joints = posed + transl[:, None]

@@ -81,9 +81,9 @@ class Skeleton:
 
     @property
     def offsets(self) -> np.ndarray:
-        """Rest position minus the parent's, (52, 3) float32; the pelvis has its own position."""
-        parents = np.asarray(PARENTS[1:])
-        return np.concatenate([self.rest[:1], self.rest[1:] - self.rest[parents]])
+        """Rest position minus the parent's, (52, 3) float64; the pelvis has its own position."""
+        rest = self.rest.astype(np.float64)
+        return np.concatenate([rest[:1], rest[1:] - rest[list(PARENTS[1:])]])
 
     @property
     def leg_length(self) -> float:
