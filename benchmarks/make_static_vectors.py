@@ -58,7 +58,7 @@ EVERYWHERE = """
 """
 EVERYWHERE_SHARE = 0.03
 SIF_A = 1e-3
-NEIGHBOUR_SHARE = 0.25
+PREVIOUS_SHARE, NEXT_SHARE = 0.35, 0.15
 CHECKS = [  # a text, one that means the same, one that does not
     ("a person walks forward", "someone is walking ahead", "a person jumps up"),
     ("a man kicks", "kicking with the right leg", "a man waves"),
@@ -179,7 +179,8 @@ def write(out: Path, pieces: list[str], vectors: torch.Tensor) -> None:
     save_file({"vectors": rows}, out / "vectors.safetensors")
     settings = {
         "schema_version": STATIC_SCHEMA_VERSION,
-        "neighbour_share": NEIGHBOUR_SHARE,
+        "previous_share": PREVIOUS_SHARE,
+        "next_share": NEXT_SHARE,
         "source": "distilled from sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0)",
         "made_by": "benchmarks/make_static_vectors.py",
     }

@@ -133,6 +133,17 @@ def stack_rows(rows: Sequence[TextRow], *, device: torch.device | str = "cpu") -
     )
 
 
+def empty_condition(
+    context_dim: int, vector_dim: int, *, device: torch.device | str = "cpu"
+) -> TextCondition:
+    """The condition of no prompts."""
+    return TextCondition(
+        context=torch.zeros(0, 0, context_dim, device=device),
+        vector=torch.zeros(0, 1, vector_dim, device=device),
+        length=torch.zeros(0, dtype=torch.int64, device=device),
+    )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextRow:
     """Features of one prompt, without padding: what encoders make and the feature store keeps."""

@@ -16,9 +16,8 @@ import torch
 
 from hymotion_ray.config import TextConfig
 from hymotion_ray.config.text import TextPlacement
-from hymotion_ray.errors import TextEncoderError
 from hymotion_ray.text.chat_tokens import ChatTokens
-from hymotion_ray.text.condition import TextCondition, TextRow, stack_rows
+from hymotion_ray.text.condition import TextCondition, TextRow, empty_condition, stack_rows
 from hymotion_ray.text.encoder import clean_text
 from hymotion_ray.text.fingerprint import hash_files
 from hymotion_ray.text.local_model import (
@@ -149,10 +148,10 @@ class QwenClipEncoder:
         """The condition of `texts`: context (P, N, C) in the model's precision, vector float32.
 
         On the device the encoder runs on; pads are zeros. Each distinct text is encoded once.
-        Raises `TextEncoderError` for an empty list, or features that are not finite.
+        Raises `TextEncoderError` for features that are not finite.
         """
         if not texts:
-            raise TextEncoderError("there is no text to encode; give at least one")
+            return empty_condition(self.context_dim, self.vector_dim, device=self._context.device)
         clean = [clean_text(text) for text in texts]
         distinct = list(dict.fromkeys(clean))
         rows = dict(zip(distinct, self._rows(distinct), strict=True))

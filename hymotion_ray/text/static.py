@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from hymotion_ray.errors import TextEncoderError
-from hymotion_ray.text.condition import TextCondition, TextRow, stack_rows
+from hymotion_ray.text.condition import TextCondition, TextRow, empty_condition, stack_rows
 from hymotion_ray.text.encoder import clean_text
 from hymotion_ray.text.fingerprint import hash_files
 
@@ -51,7 +51,10 @@ class StaticTokenizer:
 
 
 class StaticEncoder(StaticTokenizer):
-    """Context: a vector a word piece, mixed with its neighbours. Vector: their weighted mean."""
+    """Context: a vector a word piece, mixed with its neighbours. Vector: their weighted mean.
+
+    The piece before counts more than the one after, so that "left arm" and "arm left" differ.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class StaticEncoder(StaticTokenizer):
         """
         super().__init__(folder, max_context_tokens=max_context_tokens)
         folder = Path(folder)
-        self.neighbour_share = _read_settings(_existing(folder, "encoder.json"))
+        self.previous_share, self.next_share = _read_shares(_existing(folder, "encoder.json"))
         self.device, self.dtype = torch.device(device), dtype
         path = _existing(folder, "vectors.safetensors")
         try:
@@ -91,10 +94,10 @@ class StaticEncoder(StaticTokenizer):
         """The condition of `texts`: context (P, N, D), vector (P, 1, D) of mean square 1.
 
         Each text is computed by itself, so its bits depend on nothing else. A text of unknown
-        pieces only (another script) gives zeros. Raises `TextEncoderError` for an empty list.
+        pieces only (another script) gives zeros.
         """
         if not texts:
-            raise TextEncoderError("there is no text to encode; give at least one")
+            return empty_condition(self.context_dim, self.vector_dim, device=self.device)
         distinct = list(dict.fromkeys(texts))
         rows = {
             text: self._row(ids)
@@ -106,8 +109,8 @@ class StaticEncoder(StaticTokenizer):
         kept = torch.tensor(ids[: self.max_context_tokens])
         own = self._vectors[kept]
         context = own.clone()
-        context[1:] += self.neighbour_share * own[:-1]
-        context[:-1] += self.neighbour_share * own[1:]
+        context[1:] += self.previous_share * own[:-1]
+        context[:-1] += self.next_share * own[1:]
         mean = own.mean(0)
         vector = mean * torch.rsqrt(mean.square().mean() + 1e-12)
         return TextRow(
@@ -134,10 +137,12 @@ def _existing(folder: Path, name: str) -> Path:
     return path
 
 
-def _read_settings(path: Path) -> float:
+def _read_shares(path: Path) -> tuple[float, float]:
+    """How much of the piece before and after is mixed into a piece."""
     try:
         settings = json.loads(path.read_text("utf-8"))
-        version, share = settings["schema_version"], float(settings["neighbour_share"])
+        version = settings["schema_version"]
+        shares = float(settings["previous_share"]), float(settings["next_share"])
     except (ValueError, KeyError, TypeError) as error:
         raise TextEncoderError(
             f"{path} is not the description of a static encoder: {error!r}"
@@ -147,4 +152,4 @@ def _read_settings(path: Path) -> float:
             f"{path} has schema version {version!r}; allowed: {STATIC_SCHEMA_VERSION}. "
             "Use the hymotion-ray release that wrote the model"
         )
-    return share
+    return shares

@@ -20,7 +20,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from hymotion_ray.errors import OutputError, TextEncoderError
+from hymotion_ray.errors import OutputError
 from hymotion_ray.text.condition import TextCondition, TextRow, stack_rows
 from hymotion_ray.text.encoder import TextEncoder
 
@@ -162,7 +162,7 @@ class StoringEncoder:
     def encode(self, texts: Sequence[str]) -> TextCondition:
         """The condition of `texts`, on the CPU; what the store lacks is encoded and stored."""
         if not texts:
-            raise TextEncoderError("there is no text to encode; give at least one")
+            return self.encoder.encode(texts)
         rows = {text: self.store.get(self._key, text) for text in dict.fromkeys(texts)}
         lacking = [text for text, row in rows.items() if row is None]
         if lacking:
