@@ -23,7 +23,7 @@ def rot6d_to_matrix(rot6d: Tensor) -> Tensor:
     The six numbers, reshaped to (3, 2), are the first two columns; they need not be orthonormal.
     Input without two directions (zeros, or parallel columns) gives the identity instead of NaN.
     Source of the formula: Zhou et al. 2019, "On the Continuity of Rotation Representations", with
-    the layout of model.md section 5.
+    the interleaved layout of the released models.
     """
     columns = rot6d.reshape(*rot6d.shape[:-1], 3, 2)
     matrix = roma.special_gramschmidt(columns, epsilon=_NO_LENGTH)

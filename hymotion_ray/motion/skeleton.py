@@ -44,16 +44,16 @@ PARENTS: Final[tuple[int, ...]] = _BODY_PARENTS + tuple(
     for finger in range(5)
     for link in range(3)
 )
-"""Parent of each joint, -1 for the pelvis (model.md section 5)."""
+"""Parent of each joint, -1 for the pelvis."""
 
 MIRROR_PAIRS: Final[tuple[tuple[int, int], ...]] = (
     *((1, 2), (4, 5), (7, 8), (10, 11), (13, 14), (16, 17), (18, 19), (20, 21)),
     *((22 + finger, 37 + finger) for finger in range(15)),
 )
-"""Left and right joints that change places when a body is mirrored (data.md section 5)."""
+"""Left and right joints that change places when a body is mirrored."""
 
 # Height of the toe joint above the sole, as a share of the leg: 0.033 m under a leg of 0.7795 m,
-# the one body whose soles were measured (data.md sections 1.1 and 5).
+# the released rig, whose soles were measured.
 _TOE_SHARE: Final = 0.033 / 0.7795
 
 
