@@ -3,10 +3,10 @@
     python benchmarks/bench_decode.py [--clips 64] [--repeats 5] [--json]
 
 Times the decoder (denormalise, smooth, kinematics, floor) and the npz writer on clips of 150 frames
-that move at human speeds. The mesh is a made-up one of the released size, 24,256 vertices around the
-generic skeleton; a lying body is timed too, since there most of the surface may be lowest. The last
-line is one JSON object; `decode_ms` is decode with the joint ground rule plus npz. CPU time of one
-thread, the best of the repeats, since the machine may be shared.
+that move at human speeds. The mesh is a made-up one of the released size, 24,256 vertices around
+the generic skeleton; a lying body is timed too, since there most of the surface may be lowest. The
+last line is one JSON object; `decode_ms` is decode with the joint ground rule plus npz. CPU time of
+one thread, the best of the repeats, since the machine may be shared.
 """
 
 from __future__ import annotations

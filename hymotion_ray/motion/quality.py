@@ -39,8 +39,8 @@ _JITTER_FPS = 30
 # Travel: slower than this the direction is sway, and less than this distance is no travel at all.
 _TRAVEL_SPEED = 0.3
 _TRAVEL_METRES = 0.3
-# What one point of `score` costs, and from where on a flag is set; chosen by us after 25 clips of the
-# DeepMimic set at 30 fps: walks have no sliding and jitter of 12 to 24, flips and kicks up to 120.
+# What one point of `score` costs, and from where on a flag is set; chosen by us after 25 clips of
+# the DeepMimic set at 30 fps: walks have no sliding and jitter of 12 to 24, flips and kicks to 120.
 _POINT_SKATE, _POINT_SKATE_SPEED, _POINT_FLOAT, _POINT_JITTER = 0.1, 0.5, 0.25, 20.0
 _FLAG_SKATE, _FLAG_FLOAT, _FLAG_JITTER, _FLAG_FACING = 0.2, 0.6, 150.0, -0.5
 

@@ -1,4 +1,4 @@
-"""Decoding against the reference's own numbers, which are never edited and whose bounds never move."""
+"""Decoding against the reference's own numbers. Neither they nor the bounds are ever edited."""
 
 from __future__ import annotations
 

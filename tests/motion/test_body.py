@@ -25,9 +25,7 @@ def test_a_body_at_rest_is_the_mesh_moved(crooked: Skeleton, mesh: BodyMesh) -> 
     np.testing.assert_allclose(vertices, moved, atol=1e-5)
 
 
-def test_skinning_is_the_weighted_mean_of_52_rigid_bones(
-    crooked: Skeleton, mesh: BodyMesh
-) -> None:
+def test_skinning_is_the_weighted_mean_of_52_rigid_bones(crooked: Skeleton, mesh: BodyMesh) -> None:
     rot6d, transl = make_clip(3)
     local = rot6d_to_matrix(rot6d.double())
     fingers = torch.eye(3, dtype=torch.float64).expand(3, 30, 3, 3)

@@ -54,9 +54,7 @@ def test_turning_turns_every_joint(crooked: Skeleton) -> None:
     torch.testing.assert_close(after, before @ turn.mT, atol=1e-5, rtol=0)
 
 
-def test_canonical_clips_face_front_on_the_floor_at_the_origin(
-    crooked: Skeleton
-) -> None:
+def test_canonical_clips_face_front_on_the_floor_at_the_origin(crooked: Skeleton) -> None:
     clip = make_clip(12, seed=5)
     placed = canonicalise(*rotate_yaw(*clip, crooked, 2.0), crooked)
     motion = Motion.from_rotations(*placed, crooked, 30)
@@ -75,9 +73,7 @@ def test_mirroring_twice_gives_the_clip_back(crooked: Skeleton) -> None:
     torch.testing.assert_close(place, transl, atol=1e-6, rtol=0)
 
 
-def test_a_symmetric_body_is_mirrored_joint_by_joint(
-    skeleton: Skeleton
-) -> None:
+def test_a_symmetric_body_is_mirrored_joint_by_joint(skeleton: Skeleton) -> None:
     clip = make_clip(9)
     before = Motion.from_rotations(*clip, skeleton, 30).joints
     after = Motion.from_rotations(*mirror(*clip, skeleton), skeleton, 30).joints

@@ -53,9 +53,7 @@ def test_bones_keep_their_length(crooked: Skeleton) -> None:
 
 
 def test_rest_pose_is_the_rest_positions(skeleton: Skeleton, standing: Motion) -> None:
-    np.testing.assert_allclose(
-        standing.joints[0] - standing.transl[0], skeleton.rest, atol=1e-6
-    )
+    np.testing.assert_allclose(standing.joints[0] - standing.transl[0], skeleton.rest, atol=1e-6)
 
 
 def test_pelvis_is_rest_plus_translation(crooked: Skeleton) -> None:

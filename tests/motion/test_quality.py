@@ -16,9 +16,7 @@ from hymotion_ray.motion.skeleton import Skeleton
 
 
 def _moved(motion: Motion, offset: torch.Tensor) -> Motion:
-    return Motion.from_rotations(
-        motion.rot6d, motion.transl + offset, motion.skeleton, motion.fps
-    )
+    return Motion.from_rotations(motion.rot6d, motion.transl + offset, motion.skeleton, motion.fps)
 
 
 def _travelling(motion: Motion, velocity: tuple[float, float, float]) -> Motion:

@@ -51,9 +51,7 @@ def test_generic_body_is_symmetric_and_of_published_size(skeleton: Skeleton) -> 
 
 def test_generic_fingers_lie_in_order_from_thumb_side_to_little_finger(skeleton: Skeleton) -> None:
     place = {name: skeleton.rest[j] for j, name in enumerate(JOINT_NAMES)}
-    sides = [
-        place[f"L_{finger}1"][2] for finger in ("Thumb", "Index", "Middle", "Ring", "Pinky")
-    ]
+    sides = [place[f"L_{finger}1"][2] for finger in ("Thumb", "Index", "Middle", "Ring", "Pinky")]
     assert sides == sorted(sides, reverse=True)
     for finger in ("Index", "Middle", "Ring", "Pinky", "Thumb"):
         reach = [place[f"L_{finger}{link}"][0] for link in (1, 2, 3)]

@@ -61,9 +61,7 @@ def test_clips_side_by_side_do_not_touch() -> None:
 
 
 @pytest.mark.parametrize("num_frames", range(1, 14))
-def test_translation_window_is_the_largest_odd_one_that_fits(
-    num_frames: int
-) -> None:
+def test_translation_window_is_the_largest_odd_one_that_fits(num_frames: int) -> None:
     transl = make_clip(num_frames)[1]
     smoothed = smooth_translation(transl, [num_frames])
     assert smoothed.dtype == torch.float32
