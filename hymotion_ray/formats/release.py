@@ -11,6 +11,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,6 +26,7 @@ from hymotion_ray.formats.checkpoint import (
     write_assets,
     write_model,
 )
+from hymotion_ray.formats.hub import PREFIX, fetch
 from hymotion_ray.formats.local_file import require_folder
 from hymotion_ray.formats.model_names import SPECIAL_NAMES, feature_shapes
 from hymotion_ray.formats.model_tensors import Tensors
@@ -51,6 +53,22 @@ class ImportReport:
     missing: dict[str, str] = field(default_factory=dict)
     """Part -> what its absence costs, and how to bring it in."""
 
+    def to_mapping(self) -> dict[str, Any]:
+        """The report as JSON-ready values."""
+        return dataclasses.asdict(self)
+
+    def words(self) -> str:
+        """The report as lines to read."""
+        lines = [
+            f"{self.folder}: HY-Motion {self.variant}"
+            if self.variant != "other"
+            else f"{self.folder}: a model of its own shape",
+            f"{self.num_parameters:,} parameters, fingerprint {self.fingerprint[:16]}",
+        ]
+        lines += [f"found {part}: {where}" for part, where in self.found.items()]
+        lines += [f"missing {part}: {cost}" for part, cost in self.missing.items()]
+        return "\n".join(lines)
+
 
 def import_release(
     release_dir: str | Path,
@@ -61,13 +79,15 @@ def import_release(
 ) -> ImportReport:
     """Write the converted folder `out` of a release, whole or not at all.
 
-    `release_dir` is any form `read_model` takes; `checkout` a checkout of the released repository,
-    for the body mesh and the prompt template; `llm_path` and `clip_path` folders of the Qwen3 and
-    CLIP models, which are recorded and not copied. Raises `InputError` for unusable input and
-    `OutputError` when `out` holds something already.
+    `release_dir` is any form `read_model` takes, or `hf:REPO@REVISION`; `checkout` a checkout of
+    the released repository, for the body mesh and the prompt template; `llm_path` and `clip_path`
+    folders of the Qwen3 and CLIP models, which are recorded and not copied. Raises
+    `InputError` for unusable input and `OutputError` when `out` holds something already.
     """
-    checkpoint = read_model(release_dir)
-    found = {"weights": str(Path(release_dir).expanduser())}
+    source = str(release_dir)
+    folder = fetch(source) if source.startswith(PREFIX) else Path(source).expanduser()
+    checkpoint = read_model(folder)
+    found = {"weights": str(folder)}
     if checkpoint.skeleton is not None:
         found["body"] = found["weights"]
     if checkpoint.prompt_template is not None:
