@@ -82,3 +82,54 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared sample files at {folder}; set HYMOTION_SHARED to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of a small random model with a real static encoder."""
+    import torch
+
+    import hymotion_ray
+    from hymotion_ray.config import ModelConfig, NetworkConfig, SamplingConfig, TextConfig
+    from hymotion_ray.formats.checkpoint import Checkpoint, write_model
+    from hymotion_ray.model.mmdit import MotionMMDiT
+    from hymotion_ray.text.static import StaticEncoder
+
+    text = Path(hymotion_ray.__file__).parent / "assets" / "tiny" / "text"
+    encoder = StaticEncoder(text)
+    network = NetworkConfig(
+        feat_dim=32,
+        num_layers=3,
+        num_heads=2,
+        ctxt_input_dim=encoder.context_dim,
+        vtxt_input_dim=encoder.vector_dim,
+        mask_mode="narrowband",
+        time_factor=1000.0,
+        apply_rope_to_single_branch=False,
+    )
+    config = ModelConfig(
+        network=network,
+        name="random",
+        licence="none",
+        text=TextConfig(kind="static"),
+        sampling=SamplingConfig(num_steps=4, guidance_scale=2.0),
+    )
+    torch.manual_seed(0)
+    weights = MotionMMDiT(network, config.train_frames).state_dict()
+    std = torch.full((201,), 0.1)
+    mean = torch.zeros(201)
+    mean[3:135] = torch.tensor([1.0, 0, 0, 1, 0, 0]).repeat(22)
+    folder = tmp_path_factory.mktemp("models") / "random"
+    write_model(
+        Checkpoint(
+            config=config,
+            network=weights,
+            null_vtxt_feat=torch.randn(1, 1, encoder.vector_dim),
+            null_ctxt_input=torch.randn(1, 1, encoder.context_dim),
+            mean=mean,
+            std=std,
+        ),
+        folder,
+    )
+    shutil.copytree(text, folder / "text", dirs_exist_ok=True)
+    return folder

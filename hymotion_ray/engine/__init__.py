@@ -1,0 +1,1 @@
+"""The only room that imports ray: clusters, bulk rendering, datasets, training, serving."""

@@ -1,0 +1,1 @@
+"""Bulk rendering: prompt files become motion files. Read pipeline.py first."""

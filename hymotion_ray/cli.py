@@ -1,0 +1,191 @@
+"""The command line `hymotion-ray`: one thin command a verb, heavy imports inside the commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hymotion_ray import __version__
+from hymotion_ray.cli_options import Command, comma_list, read_config_file, seed_list
+from hymotion_ray.errors import HyMotionError
+
+
+class Group(click.Group):
+    """Turns the project's errors into one line on stderr and their exit code."""
+
+    command_class = Command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; errors meant for users end it without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except HyMotionError as error:
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hymotion-ray")
+def main() -> None:
+    """Text to 3D human motion at scale, on Ray.
+
+    Exit codes: 0 all done; 1 finished, but some items were rejected or failed; 2 bad arguments or
+    input, nothing started; 3 the cluster or the model could not serve.
+    """
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=read_config_file,
+    help="YAML or JSON file with values for these options (long names); the command line wins.",
+)
+
+
+@main.command()
+@click.argument("prompts", nargs=-1, required=True)
+@click.option("--model", required=True, help="`tiny`, or a model folder.")
+@click.option("--out", required=True, help="Output folder or URL; the same folder again resumes.")
+@click.option(
+    "--seeds", "num_seeds", type=int, default=1, help="Clips a prompt, of seeds 0, 1, ..."
+)
+@click.option(
+    "--seed-list", callback=seed_list, help="Seeds a prompt, such as 1,2; instead of --seeds."
+)
+@click.option("--duration", type=float, help="Seconds of a row that gives no length.  [default: 5]")
+@click.option("--steps", "num_steps", type=int, help="Solver steps.  [default: the model's]")
+@click.option("--guidance", "guidance_scale", type=float, help="Guidance.  [default: the model's]")
+@click.option("--method", type=click.Choice(["euler", "midpoint", "rk4"]), help="Solver.")
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    help="Number format of the network; auto: the best the device has.",
+)
+@click.option(
+    "--format", "formats", callback=comma_list, default="npz", help="Files a clip: npz,bvh,glb,..."
+)
+@click.option("--axis", type=click.Choice(["y-up", "z-up"]), default="y-up", help="Up axis of npz.")
+@click.option(
+    "--layout",
+    type=click.Choice(["files", "shards"]),
+    default="files",
+    help="Files or Parquet shards.",
+)
+@click.option("--best-of", type=int, default=1, help="Candidates a clip; the best one is kept.")
+@click.option("--strict", is_flag=True, help="Reject lengths outside the model's range.")
+@click.option(
+    "--id-policy",
+    type=click.Choice(["error", "suffix", "skip"]),
+    default="error",
+    help="What happens to a second row with the same id.",
+)
+@click.option("--max-failures", help="Stop after this many failed items: a count, or 5%.")
+@click.option("--preview-clips", type=int, default=12, help="Clips on index.html; 0: no page.")
+@click.option("--llm", "llm_path", help="Folder of the Qwen3 model.")
+@click.option("--clip", "clip_path", help="Folder of the CLIP text model.")
+@click.option("--rewriter-url", help="OpenAI-compatible endpoint that rewrites prompts.")
+@click.option("--rewriter-model", help="Model name at that endpoint.")
+@click.option("--rewriter-key-env", default="OPENAI_API_KEY", help="Variable that holds its key.")
+@click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
+@click.option("--samplers", "num_samplers", type=int, help="Sampler processes.")
+@click.option("--sampler-gpus", type=float, help="GPU share of a sampler, 0 to 1.")
+@click.option("--encoder-gpus", type=float, help="GPU share of a text encoder, 0 to 1.")
+@click.option("--rows", type=int, help="Clips at once in a sampler.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print stages and counts, stop.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@config_option
+def render(dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Render prompt files to motion files.
+
+    PROMPTS are .txt, .json, .jsonl, .csv or .parquet files, folders, globs or URLs. Finished clips
+    are kept: the same command again does only what is left, and more prompts, seeds or formats
+    extend the folder.
+    """
+    from hymotion_ray.cli_options import render_config
+
+    config = render_config(options)
+    say = _say(as_json)
+    if dry_run:
+        from hymotion_ray.engine.render.dry_run import describe
+
+        described = describe(config, say)
+        _print(described, as_json)
+        sys.exit(described["exit_code"])
+    from hymotion_ray.engine.render.job import run_job
+
+    report = run_job(config, say)
+    _print(report.to_mapping(), as_json, report.words)
+    sys.exit(report.exit_code)
+
+
+@main.command("import")
+@click.argument("source")
+@click.option("--checkout", type=click.Path(), help="Your checkout of the released repository.")
+@click.option("--llm", "llm_path", help="Folder of the Qwen3 model, remembered in the result.")
+@click.option("--clip", "clip_path", help="Folder of the CLIP text model, remembered likewise.")
+@click.option("--out", required=True, type=click.Path(), help="Folder to write.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@config_option
+def import_(
+    source: str,
+    checkout: str | None,
+    llm_path: str | None,
+    clip_path: str | None,
+    out: str,
+    as_json: bool,
+) -> None:
+    """Turn a release folder, or hf:REPO@REVISION, into one self-contained model folder."""
+    from hymotion_ray.formats.release import import_release
+
+    report = import_release(source, out, checkout=checkout, llm_path=llm_path, clip_path=clip_path)
+    _print(report.to_mapping(), as_json, report.words)
+
+
+@main.command()
+@click.argument("source", type=click.Path())
+@click.argument("target", type=click.Path())
+@click.option("--axis", type=click.Choice(["y-up", "z-up"]), default="y-up", help="Up axis of npz.")
+@config_option
+def export(source: str, target: str, axis: str) -> None:
+    """Convert a motion file by suffix (npz, bvh, glb, ...), or a model folder to release layout."""
+    if Path(source).is_dir():
+        from hymotion_ray.formats.release import export_release
+
+        export_release(source, target)
+    else:
+        from hymotion_ray.formats.motions import load_motion, save_motion
+
+        save_motion(load_motion(source), target, axis=axis)
+    click.echo(target)
+
+
+@main.command()
+@click.argument("sources", nargs=-1, required=True, type=click.Path())
+@click.option("--out", required=True, type=click.Path(), help="page.html, .mp4 or .png")
+@click.option("--limit", type=int, default=24, help="Clips at most.")
+@config_option
+def preview(sources: tuple[str, ...], out: str, limit: int) -> None:
+    """Show motion files, or the clips of output folders, as a page, a film or a picture strip."""
+    from hymotion_ray.formats.preview import write_preview
+
+    write_preview(sources, out, limit=limit)
+    click.echo(out)
+
+
+def _say(as_json: bool) -> Callable[[str], None]:
+    return lambda line: click.echo(line, err=True)
+
+
+def _print(mapping: dict[str, Any], as_json: bool, words: Callable[[], str] | None = None) -> None:
+    if as_json or words is None:
+        click.echo(json.dumps(mapping, indent=1, ensure_ascii=False))
+    else:
+        click.echo(words())

@@ -1,0 +1,95 @@
+"""Connecting to Ray, or starting it on this machine; shuts down only what it started."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hymotion_ray.errors import ClusterError
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_SCHEDULER_EVENTS": "0",
+}
+for _name, _value in _QUIET.items():
+    os.environ.setdefault(_name, _value)
+
+import ray  # noqa: E402 - reads the environment above when imported
+
+_LOCAL_STORE_BYTES = 1 << 30
+_EXTRA_LOCAL_CPUS = 2
+"""Logical CPUs beyond the real ones, so that light stages find a place beside the samplers."""
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    """What the connected cluster has."""
+
+    num_cpus: float
+    num_gpus: float
+    num_nodes: int
+    started_here: bool
+
+
+@contextlib.contextmanager
+def connect(address: str | None = None) -> Iterator[ClusterInfo]:
+    """Join the cluster at `address`, at RAY_ADDRESS or of the open session, else start one here.
+
+    A cluster that was already open stays open; one that this call started ends with it.
+    Raises `ClusterError` when `address` cannot be reached.
+    """
+    if ray.is_initialized():
+        yield _info(started_here=False)
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    local = address in (None, "local")
+    try:
+        if local:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+            ray.init(
+                address="local",
+                num_cpus=(cores or os.cpu_count() or 1) + _EXTRA_LOCAL_CPUS,
+                include_dashboard=False,
+                object_store_memory=_LOCAL_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ClusterError(
+            f"no Ray cluster at {address!r} ({type(error).__name__}: {error}); start one with"
+            " `ray start --head` and pass --address, or leave --address out to run on this machine"
+        ) from error
+    try:
+        yield _info(started_here=local)
+    finally:
+        ray.shutdown()
+
+
+def quiet_data() -> None:
+    """Keep Ray Data's own progress and plan lines out of the user's terminal."""
+    for name in ("ray.data", "ray.data._internal"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _info(started_here: bool) -> ClusterInfo:
+    resources = ray.cluster_resources()
+    nodes = [n for n in ray.nodes() if n["Alive"]]
+    if not nodes or resources.get("CPU", 0) <= 0:
+        raise ClusterError(
+            "the Ray cluster has no node with CPUs; add a worker node"
+            " (`ray start --address=...`) and run the same command again"
+        )
+    real_cpus = resources.get("CPU", 0) - (_EXTRA_LOCAL_CPUS if started_here else 0)
+    return ClusterInfo(
+        num_cpus=real_cpus,
+        num_gpus=resources.get("GPU", 0),
+        num_nodes=len(nodes),
+        started_here=started_here,
+    )

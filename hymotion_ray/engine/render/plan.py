@@ -1,0 +1,244 @@
+"""From prompt files to the list of work: ids, seeds, identities, cells. Ray-free; no GPU work.
+
+Everything a row can be rejected for is settled here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TextIO
+
+from hymotion_ray.config.grid import Grid
+from hymotion_ray.config.render import RenderConfig
+from hymotion_ray.engine.identity import item_identity
+from hymotion_ray.engine.manifest import read_batches
+from hymotion_ray.engine.render.model_info import ModelInfo
+from hymotion_ray.engine.render.rewrite import RewriteStage
+from hymotion_ray.engine.worklist import WorkItem, Worklist, target_key
+from hymotion_ray.formats.atomic import Store
+from hymotion_ray.formats.names import safe_group, safe_stem
+from hymotion_ray.formats.prompts import PromptRow, Reject, iter_prompts, settle_ids
+
+MIN_FRAMES, MAX_FRAMES = 20, 360
+"""Lengths that the released models are asked for; others are clamped, or rejected by `strict`."""
+_BATCH = 512
+
+
+@dataclass
+class PlanCounts:
+    """What the prompt files held, and what of it is still to be done."""
+
+    prompts: int = 0
+    """Rows that can be rendered."""
+    rejected: int = 0
+    """Rows that cannot."""
+    asked: int = 0
+    """Clips asked for: prompts times seeds."""
+    new: int = 0
+    """Clips to compute."""
+    done: int = 0
+    """Clips finished by an earlier job in this folder."""
+    export: int = 0
+    """Finished clips that lack a format."""
+    warned: int = 0
+    """Rows with a warning."""
+    skipped: int = 0
+    """Rows left out by the id policy `skip`."""
+    first_rejects: list[Reject] = field(default_factory=list)
+    """The first few rejects, for the terminal."""
+    first_keys: list[str] = field(default_factory=list)
+    """Output names of the first clips, for the page."""
+    frames: dict[int, int] = field(default_factory=dict)
+    """Clips asked for, by number of frames."""
+
+    def reject(self, reject: Reject, sink: TextIO) -> None:
+        """Count a reject and write its line to `sink`; a skipped duplicate is no failure."""
+        if reject.code == "duplicate_skipped":
+            self.skipped += 1
+            return
+        self.rejected += 1
+        if len(self.first_rejects) < 5:
+            self.first_rejects.append(reject)
+        sink.write(json.dumps(reject.to_mapping(), ensure_ascii=False) + "\n")
+
+
+def read_done(store: Store, worklist: Worklist) -> None:
+    """Tell the list what the folder's manifest has, a batch of rows at a time."""
+    columns = ["group", "stem", "identity", "formats", "status", "attempt"]
+    for batch in read_batches(store, columns):
+        rows = batch.to_pylist()
+        keyed = [(target_key(r["group"], r["stem"]), r) for r in rows]
+        worklist.add_done(
+            (k, r["identity"], r["formats"]) for k, r in keyed if r["status"] == "done"
+        )
+        worklist.add_failed((k, r["attempt"]) for k, r in keyed if r["status"] == "failed")
+
+
+def make_plan(
+    rows: Iterable[PromptRow | Reject],
+    config: RenderConfig,
+    model: ModelInfo,
+    folder_identity: str,
+    worklist: Worklist,
+    rewrite: RewriteStage,
+    rejects: TextIO,
+) -> PlanCounts:
+    """Put every clip that `rows` ask for on the list; write what cannot be done to `rejects`."""
+    counts = PlanCounts()
+    settled = settle_ids(rows, worklist.seen, config.id_policy)
+    add = _Adder(config, model, folder_identity, worklist, counts, rejects)
+    for batch in _batches(_without_rejects(settled, counts, rejects), _BATCH):
+        reworded = rewrite(batch)
+        tokens = model.token_counter.count_tokens([row.text for row, _ in reworded])
+        for (row, original), num_tokens in zip(reworded, tokens, strict=True):
+            add.row(row, original, num_tokens)
+    return counts
+
+
+def count_only(rows: Iterable[PromptRow | Reject], config: RenderConfig) -> PlanCounts:
+    """Counts of a job without model or output folder, for a dry run."""
+    counts = PlanCounts()
+    for row in settle_ids(rows, {}, config.id_policy):
+        if isinstance(row, Reject):
+            counts.rejected += 1
+            counts.first_rejects = [*counts.first_rejects, row][:5]
+            continue
+        num_seeds = len(row_seeds(row, config))
+        counts.prompts += 1
+        counts.warned += bool(row.warnings)
+        counts.asked += num_seeds
+        counts.frames[row.num_frames] = counts.frames.get(row.num_frames, 0) + num_seeds
+    counts.new = counts.asked
+    return counts
+
+
+def prompt_rows(
+    config: RenderConfig, train_frames: int, warn: Callable[[str], None]
+) -> Iterator[PromptRow | Reject]:
+    """The rows of the job's prompt files, as a stream, within the model's training window."""
+    return iter_prompts(
+        config.prompts,
+        default_frames=config.default_frames,
+        strict=config.strict,
+        min_frames=min(MIN_FRAMES, train_frames),
+        max_frames=min(MAX_FRAMES, train_frames),
+        warn=warn,
+    )
+
+
+def row_seeds(row: PromptRow, config: RenderConfig) -> tuple[int, ...]:
+    """Seeds of a row: its own, else the job's list, else 0, 1, ..."""
+    return row.seeds or config.seed_list or tuple(range(config.num_seeds))
+
+
+def noise_seeds(seed: int, best_of: int) -> tuple[int, ...]:
+    """Candidates of one clip: with best-of K, the K seeds from seed * K on, which no other clip has."""
+    if best_of == 1:
+        return (seed,)
+    return tuple(seed * best_of + k for k in range(best_of))
+
+
+def fit_grid(grid: Grid, histogram: Sequence[tuple[int, int, int]], train_frames: int) -> Grid:
+    """`grid` with no more rows than the fullest cell of `histogram` fills, as a power of two.
+
+    `histogram` holds (num_frames, num_tokens, rows). The choice is stored with the folder: later
+    jobs there keep it, so that their bits stay the same.
+    """
+    filled: dict[str, int] = {}
+    for num_frames, num_tokens, num_rows in histogram:
+        cell = str(grid.cell(num_frames, num_tokens, train_frames))
+        filled[cell] = filled.get(cell, 0) + num_rows
+    most = max(filled.values(), default=1)
+    rows = 1
+    while rows < most:
+        rows *= 2
+    return Grid(rows=min(grid.rows, rows), frame_step=grid.frame_step, token_cells=grid.token_cells)
+
+
+@dataclass
+class _Adder:
+    """Puts the clips of one row after another on the list."""
+
+    config: RenderConfig
+    model: ModelInfo
+    folder_identity: str
+    worklist: Worklist
+    counts: PlanCounts
+    rejects: TextIO
+
+    def row(self, row: PromptRow, original: str | None, num_tokens: int) -> None:
+        """Add one clip a seed; `original` is the prompt before it was reworded."""
+        counts = self.counts
+        counts.prompts += 1
+        counts.warned += bool(row.warnings)
+        for seed in row_seeds(row, self.config):
+            item = self._item(row, original, seed, num_tokens)
+            outcome = self.worklist.add(item, self.config.all_formats)
+            if outcome == "taken":
+                counts.reject(_taken(row, item), self.rejects)
+                continue
+            counts.asked += 1
+            if len(counts.first_keys) < self.config.preview_clips:
+                counts.first_keys.append(item.key)
+            setattr(counts, outcome, getattr(counts, outcome) + 1)
+            counts.frames[row.num_frames] = counts.frames.get(row.num_frames, 0) + 1
+
+    def _item(self, row: PromptRow, original: str | None, seed: int, num_tokens: int) -> WorkItem:
+        own = self.model.sampling
+        num_steps = own.num_steps if row.num_steps is None else row.num_steps
+        guidance = own.guidance_scale if row.guidance_scale is None else row.guidance_scale
+        seeds = noise_seeds(seed, self.config.best_of)
+        return WorkItem(
+            identity=item_identity(
+                folder_identity=self.folder_identity,
+                text=row.text,
+                num_frames=row.num_frames,
+                noise_seeds=seeds,
+                num_steps=num_steps,
+                guidance_scale=guidance,
+            ),
+            text=row.text,
+            num_frames=row.num_frames,
+            noise_seeds=seeds,
+            num_steps=num_steps,
+            guidance_scale=guidance,
+            num_tokens=num_tokens,
+            prompt_id=row.prompt_id,
+            group=safe_group(row.group),
+            seed=seed,
+            stem=safe_stem(row.prompt_id, seed),
+            warnings="; ".join(row.warnings),
+            original_text=original,
+        )
+
+
+def _taken(row: PromptRow, item: WorkItem) -> Reject:
+    return Reject(
+        file=row.file,
+        line=row.line,
+        code="id_taken",
+        message=(
+            f"{item.prompt_id!r} seed {item.seed} is finished in this folder with another text,"
+            " length or setting; give the row another id, or pass another --out"
+        ),
+        prompt_id=row.prompt_id,
+        text=row.text,
+    )
+
+
+def _without_rejects(
+    rows: Iterable[PromptRow | Reject], counts: PlanCounts, sink: TextIO
+) -> Iterator[PromptRow]:
+    for row in rows:
+        if isinstance(row, Reject):
+            counts.reject(row, sink)
+        else:
+            yield row
+
+
+def _batches(rows: Iterator[PromptRow], size: int) -> Iterator[list[PromptRow]]:
+    while batch := list(islice(rows, size)):
+        yield batch

@@ -1,0 +1,174 @@
+"""Stage: conditions -> latents, on the device Ray gave this process. Wraps `hymotion_ray.flow`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import torch
+
+from hymotion_ray.api import Model, load_model
+from hymotion_ray.config.sampling import SamplingConfig
+from hymotion_ray.engine.render.settings import (
+    StageSettings,
+    device_name,
+    device_of_this_process,
+    set_threads,
+)
+from hymotion_ray.engine.stage import Chunk
+from hymotion_ray.flow.plan import Row
+from hymotion_ray.flow.sampler import Sampler, nonfinite_rows
+from hymotion_ray.text.condition import TextCondition
+
+
+@dataclass
+class SampleStage:
+    """All candidates of a chunk in one call.
+
+    In: tensors of a condition, `prompt_row`. Out: tensor `latent` (sum of frames, 201), candidates
+    of an item side by side; columns device, cell, precision, degradations, seconds (a share of the
+    call's time a clip).
+
+    Clips that are not finite are sampled once more in float32. Out of memory halves the rows of a
+    call for as long as this process lives; both stand in `degradations`.
+    """
+
+    settings: StageSettings
+    name: str = "sample"
+    _model: Model | None = field(default=None, init=False)
+    _sampler: Sampler | None = field(default=None, init=False)
+    _float32: Sampler | None = field(default=None, init=False)
+
+    def setup(self) -> None:
+        """Load the network onto this process's device."""
+        device = device_of_this_process()
+        if device == "cpu":
+            set_threads(self.settings.cpu_threads)
+        self._model = load_model(self.settings.model, device=device, dtype=self.settings.precision)
+        self._sampler = self._model.new_sampler(self.settings.grid)
+        self._device = device_name(device)
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Sample the living items of a chunk, which share one cell and one setting."""
+        alive = chunk.alive
+        frames, seeds = chunk.column("num_frames"), chunk.column("noise_seeds")
+        prompts = chunk.column("prompt_row")
+        rows = [Row(prompts[i], frames[i], seed) for i in alive for seed in seeds[i]]
+        start = time.perf_counter()
+        latents, notes, bad = self._sample(chunk, rows)
+        share = (time.perf_counter() - start) / len(alive)
+        errors: dict[int, tuple[str, str]] = {}
+        at = 0
+        kept: list[torch.Tensor] = []
+        for i in alive:
+            mine = range(at, at + len(seeds[i]))
+            at += len(seeds[i])
+            if bad.intersection(mine):
+                text = "the sampled motion is not finite, in float32 too; the weights are suspect"
+                errors[i] = ("not_finite", text)
+            else:
+                kept += [latents[k] for k in mine]
+        tensors = {"latent": torch.cat(kept)} if kept else {}
+        return (
+            self._with_columns(chunk, alive, share, notes).with_errors(errors).with_tensors(tensors)
+        )
+
+    def _sample(
+        self, chunk: Chunk, rows: Sequence[Row]
+    ) -> tuple[list[torch.Tensor], list[str], set[int]]:
+        assert self._sampler is not None, "setup runs before the first call"
+        alive = chunk.alive
+        assert self._model is not None
+        sampling = SamplingConfig(
+            num_steps=chunk.column("num_steps")[alive[0]],
+            guidance_scale=chunk.column("guidance_scale")[alive[0]],
+            method=self.settings.method,
+        )
+        t = chunk.tensors
+        condition = TextCondition(context=t["context"], vector=t["vector"], length=t["length"])
+        notes: list[str] = []
+        latents = self._in_memory(condition, rows, sampling, notes)
+        bad = set(nonfinite_rows(latents))
+        if bad:
+            notes.append("float32 after not finite")
+            if self._float32 is None:
+                self._float32 = self._sampler.in_float32()
+            again = sorted(bad)
+            redone = self._float32.sample(
+                condition.context,
+                condition.vector,
+                condition.length,
+                [rows[k] for k in again],
+                sampling,
+                check=False,
+            )
+            for k, latent in zip(again, redone, strict=True):
+                latents[k] = latent
+            bad = {again[k] for k in nonfinite_rows(redone)}
+        return latents, notes, bad
+
+    def _in_memory(
+        self,
+        condition: TextCondition,
+        rows: Sequence[Row],
+        sampling: SamplingConfig,
+        notes: list[str],
+    ) -> list[torch.Tensor]:
+        assert self._sampler is not None
+        assert self._model is not None
+        while True:
+            try:
+                latents = self._sampler.sample(
+                    condition.context,
+                    condition.vector,
+                    condition.length,
+                    rows,
+                    sampling,
+                    check=False,
+                )
+            except torch.OutOfMemoryError:
+                grid = self._sampler.grid
+                if grid.rows == 1:
+                    raise
+                self._sampler = self._model.new_sampler(replace(grid, rows=grid.rows // 2))
+                self._float32 = None
+                torch.cuda.empty_cache()
+                continue
+            if self._sampler.grid.rows != self.settings.grid.rows:
+                notes.append(
+                    f"rows {self._sampler.grid.rows} instead of {self.settings.grid.rows}"
+                    " after out of memory"
+                )
+            return latents
+
+    def _with_columns(
+        self, chunk: Chunk, alive: list[int], seconds: float, notes: list[str]
+    ) -> Chunk:
+        assert self._sampler is not None
+        assert self._model is not None
+        num_items, living = chunk.items.num_rows, set(alive)
+        frames, tokens = chunk.column("num_frames"), chunk.column("num_tokens")
+        train_frames = self._model.config.train_frames
+        cells = [
+            str(self._sampler.grid.cell(frames[i], tokens[i], train_frames))
+            if i in living
+            else None
+            for i in range(num_items)
+        ]
+
+        def same(value: str) -> pa.Array:
+            return pa.array([value if i in living else None for i in range(num_items)], pa.string())
+
+        return chunk.with_columns(
+            {
+                "cell": pa.array(cells, pa.string()),
+                "seconds": pa.array(
+                    [seconds if i in living else None for i in range(num_items)], pa.float32()
+                ),
+                "device": same(self._device),
+                "precision": same(self._model.precision),
+                "degradations": same("; ".join(notes)),
+            }
+        )

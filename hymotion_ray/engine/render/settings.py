@@ -1,0 +1,109 @@
+"""What every stage of a render job needs to know; travels to the workers as one small value."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+
+from hymotion_ray.config.grid import Grid
+from hymotion_ray.config.model import TextConfig
+from hymotion_ray.config.render import Axis, Layout
+from hymotion_ray.config.sampling import Method, Precision
+from hymotion_ray.config.text import TextPlacement
+from hymotion_ray.motion.skeleton import Skeleton
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSettings:
+    """Settings of one render job, resolved."""
+
+    model: str
+    """Built-in name or model folder, as every node sees it."""
+    model_name: str
+    """Name that outputs carry."""
+    licence: str
+    """Licence of the weights, carried by outputs."""
+    fps: int
+    """Frames a second."""
+    skeleton: Skeleton
+    """Rest positions of the body that outputs are for."""
+    text_config: TextConfig
+    """The text encoder the model was trained with."""
+    template: str | None
+    """The model's prompt template."""
+    text: TextPlacement
+    """Where and how the text encoder runs; the device is each process's own."""
+    ctxt_input_dim: int
+    """Width of the context features that the network takes."""
+    vtxt_input_dim: int
+    """Width of the vector feature that the network takes."""
+    method: Method
+    """Solver."""
+    precision: Precision
+    """Number format asked for."""
+    grid: Grid
+    """Cells that clips are sampled in."""
+    cpu_threads: int
+    """Threads of a sampler on CPU."""
+    llm_path: str | None
+    """Folder of the Qwen3 model."""
+    clip_path: str | None
+    """Folder of the CLIP text model."""
+    out: str
+    """Output folder or URL."""
+    formats: tuple[str, ...]
+    """Files a clip."""
+    axis: Axis
+    """Up axis of npz files."""
+    layout: Layout
+    """Files or shards."""
+    hashed_folders: bool
+    """Whether a hash byte stands between group and file name."""
+
+    def file_stem(self, group: str, stem: str) -> str:
+        """Path below the output folder, without suffix, of a clip's files."""
+        parts = ["motions"]
+        if group:
+            parts.append(group)
+        if self.hashed_folders:
+            parts.append(hashlib.sha256(stem.encode()).hexdigest()[:2])
+        return "/".join([*parts, stem])
+
+
+def set_threads(num_threads: int) -> None:
+    """Use `num_threads` CPU threads in this process, whatever the machine has."""
+    import torch
+
+    os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    torch.set_num_threads(num_threads)
+
+
+def device_of_this_process() -> str:
+    """`cuda` when Ray gave this process a GPU that torch can use, else `cpu`."""
+    import ray
+    import torch
+
+    return "cuda" if ray.get_gpu_ids() and torch.cuda.is_available() else "cpu"
+
+
+def device_name(device: str) -> str:
+    """The GPU's or the processor's model, for manifests: part of the class of a clip's bits."""
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return cpu_model()
+
+
+def cpu_model() -> str:
+    """The processor's model name, or its architecture where none is told."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

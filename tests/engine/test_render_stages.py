@@ -1,0 +1,150 @@
+"""The stages of a render job as plain calls, without Ray: they equal the pure calls they wrap."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+import hymotion_ray as hm
+from hymotion_ray.config.render import RenderConfig
+from hymotion_ray.engine.render.decode import DecodeStage
+from hymotion_ray.engine.render.encode import EncodeStage
+from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
+from hymotion_ray.engine.render.sample import SampleStage
+from hymotion_ray.engine.stage import Chunk
+from hymotion_ray.engine.worklist import ITEMS
+
+TEXTS = ["a person walks", "a person jumps", "a person walks"]
+
+
+@pytest.fixture(scope="module")
+def config(random_model: Path) -> RenderConfig:
+    return RenderConfig(prompts=("unused",), model=str(random_model), out="/unused")
+
+
+@pytest.fixture(scope="module")
+def info(config: RenderConfig) -> ModelInfo:
+    return ModelInfo.read(config)
+
+
+@pytest.fixture(scope="module")
+def stages(config: RenderConfig, info: ModelInfo):
+    grid = dataclasses.replace(default_grid(config.resources, has_gpus=False), rows=4)
+    settings = info.stage_settings(config, grid, hashed_folders=False)
+    made = EncodeStage(settings), SampleStage(settings), DecodeStage(info.decoder)
+    for stage in made:
+        stage.setup()
+    return made
+
+
+def chunk_of(info: ModelInfo, seeds: list[list[int]], num_frames: int = 30) -> Chunk:
+    tokens = info.token_counter.count_tokens(TEXTS)
+    items = [
+        {
+            "identity": str(i),
+            "text": text,
+            "num_frames": num_frames,
+            "noise_seeds": seeds[i],
+            "num_steps": 4,
+            "guidance_scale": 2.0,
+            "num_tokens": tokens[i],
+            "targets": [],
+        }
+        for i, text in enumerate(TEXTS)
+    ]
+    return Chunk(key="k", items=pa.Table.from_pylist(items, schema=ITEMS))
+
+
+def test_a_text_is_encoded_once_whatever_its_seeds(info: ModelInfo, stages) -> None:
+    encoded = stages[0](chunk_of(info, [[0], [0], [1]]))
+    assert encoded.column("prompt_row") == [0, 1, 0]
+    assert encoded.tensors["context"].shape[0] == 2
+
+
+def test_stages_equal_the_pure_calls(info: ModelInfo, stages, random_model: Path) -> None:
+    encode, sample, decode = stages
+    chunk = decode(sample(encode(chunk_of(info, [[0], [0], [1]]))))
+    model = hm.load_model(str(random_model))
+    condition = model.encode(TEXTS)
+    sampler = model.new_sampler(sample.settings.grid)
+    rows = [hm.Row(i, 30, seed) for i, seed in enumerate((0, 0, 1))]
+    latents = sampler.sample(
+        condition.context, condition.vector, condition.length, rows, model.config.sampling
+    )
+    expected = model.decode(latents)
+    for name in ("rot6d", "transl", "joints"):
+        parts = chunk.tensors[name].split(30)
+        for part, motion in zip(parts, expected, strict=True):
+            assert torch.equal(part, getattr(motion, name))
+    assert chunk.column("noise_seed") == [0, 0, 1]
+    assert chunk.column("precision") == ["float32"] * 3
+
+
+def test_failed_items_pass_by_and_the_others_keep_their_motions(info: ModelInfo, stages) -> None:
+    encode, sample, decode = stages
+    whole = decode(sample(encode(chunk_of(info, [[0], [0], [1]]))))
+    broken = chunk_of(info, [[0], [0], [1]]).with_errors({1: ("bad", "why")})
+    partly = decode(sample(encode(broken)))
+    assert partly.alive == [0, 2]
+    parts = whole.tensors["rot6d"].split(30)
+    assert torch.equal(partly.tensors["rot6d"], torch.cat([parts[0], parts[2]]))
+    assert partly.column("noise_seed") == [0, None, 1]
+
+
+def test_the_best_of_several_candidates_is_kept(info: ModelInfo, stages) -> None:
+    from hymotion_ray.motion.quality import measure, score
+
+    encode, sample, decode = stages
+    seeds = [[0, 1, 2], [3, 4], [5]]
+    chunk = decode(sample(encode(chunk_of(info, seeds))))
+    for i, kept in enumerate(chunk.column("noise_seed")):
+        scores = {}
+        for seed in seeds[i]:
+            one = [[seed] if k == i else [0] for k in range(3)]
+            alone = decode(sample(encode(chunk_of(info, one))))
+            motion = hm.Motion(
+                alone.tensors["rot6d"].split(30)[i],
+                alone.tensors["transl"].split(30)[i],
+                alone.tensors["joints"].split(30)[i],
+                30,
+                info.skeleton,
+                {},
+            )
+            scores[seed] = score(measure(motion))
+        assert kept == min(seeds[i], key=lambda s, found=scores: found[s])
+
+
+def test_a_clip_that_is_not_finite_fails_alone(info: ModelInfo, stages) -> None:
+    encode, sample, decode = stages
+    encoded = encode(chunk_of(info, [[0], [0], [1]]))
+    context = encoded.tensors["context"].clone()
+    context[1] = float("nan")
+    poisoned = encoded.with_tensors({**encoded.tensors, "context": context})
+    sampled = sample(poisoned)
+    assert sampled.column("error_code") == [None, "not_finite", None]
+    assert "float32 after not finite" in sampled.column("degradations")[0]
+    assert decode(sampled).alive == [0, 2]
+
+
+def test_out_of_memory_halves_the_rows_and_says_so(
+    info: ModelInfo, stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, sample, _ = stages
+    fresh = SampleStage(sample.settings)
+    fresh.setup()
+    real = type(fresh._sampler).sample
+
+    def limited(self, *args, **kwargs):
+        if self.grid.rows > 1:
+            raise torch.OutOfMemoryError("made up: no GPU here")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(fresh._sampler), "sample", limited)
+    chunk = fresh(encode(chunk_of(info, [[0], [0], [1]])))
+    assert chunk.alive == [0, 1, 2]
+    assert chunk.column("degradations") == ["rows 1 instead of 4 after out of memory"] * 3
+    assert all(cell.startswith("1x") for cell in chunk.column("cell"))
