@@ -24,7 +24,7 @@ from hymotion_ray.errors import CheckpointError
 from hymotion_ray.formats.hub_transfer import Hub, HubFile
 from hymotion_ray.formats.new_folder import flush_tree
 
-PREFIX = "hf:"
+HUB_PREFIX = "hf:"
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _SPEC = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<subfolder>[\w./-]+?))?/?(?:@(?P<revision>[\w./-]+))?"

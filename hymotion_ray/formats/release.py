@@ -26,7 +26,7 @@ from hymotion_ray.formats.checkpoint import (
     write_assets,
     write_model,
 )
-from hymotion_ray.formats.hub import PREFIX, fetch
+from hymotion_ray.formats.hub import HUB_PREFIX, fetch
 from hymotion_ray.formats.local_file import require_folder
 from hymotion_ray.formats.model_names import SPECIAL_NAMES, feature_shapes
 from hymotion_ray.formats.model_tensors import Tensors
@@ -85,7 +85,7 @@ def import_release(
     `InputError` for unusable input and `OutputError` when `out` holds something already.
     """
     source = str(release_dir)
-    folder = fetch(source) if source.startswith(PREFIX) else Path(source).expanduser()
+    folder = fetch(source) if source.startswith(HUB_PREFIX) else Path(source).expanduser()
     checkpoint = read_model(folder)
     found = {"weights": str(folder)}
     if checkpoint.skeleton is not None:
