@@ -96,7 +96,7 @@ def check_weight_files(folder: Path, what: str) -> list[Path]:
         return weights
     try:
         shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TextEncoderError(f"{index} is damaged ({error!r}); copy the folder again") from error
     missing = sorted(shards - {path.name for path in weights})
     if missing:

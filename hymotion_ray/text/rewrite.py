@@ -76,6 +76,11 @@ class Rewriter:
             raise ConfigError(
                 f"rewrite.endpoint cannot be read ({error}); allowed: a URL as in https://host/v1"
             ) from error
+        if not url.host or not 0 < (url.port or 80) < 65536:
+            raise ConfigError(
+                f"rewrite.endpoint has the host {url.host!r} and port {url.port}; allowed: a URL "
+                "as in https://host/v1, with a port from 1 to 65535 where it has one"
+            )
         if url.userinfo:
             raise ConfigError(
                 f"rewrite.endpoint names a user or password in its URL (host {url.host}); allowed: "

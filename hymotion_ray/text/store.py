@@ -92,7 +92,8 @@ class FeatureStore:
             temporary.write_bytes(content)
             os.replace(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise OutputError(
                 f"the feature store in {self.folder} cannot be written ({error}); free some space, "
                 "or run without a store"
@@ -112,11 +113,13 @@ class FeatureStore:
             for _, size, path in sorted(files):
                 if total <= LEAVE_SHARE * self.max_bytes:
                     break
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
                 total -= size
         for temporary in self.folder.glob("??/.*.tmp"):
             if time.time() - _use(temporary)[0] > STALE_SECONDS:
-                temporary.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
         room = max(self.max_bytes - total, 0)
         self._until_look = int(min(room, LOOK_SHARE * self.max_bytes))
         return total
