@@ -6,8 +6,8 @@ It carries only the text of its place, so that it travels to other processes; cl
 
 - Local disk: a hidden temporary name in the same folder, fsync, rename, fsync of the folder. Modes
   follow the umask.
-- S3 and Google: one PUT (above 10 MB on S3 a multipart upload); the object appears when it is
-  complete. A process killed half way leaves nothing to be seen.
+- S3: one PUT, above 10 MB a multipart upload; Google: one resumable upload. The object appears when
+  it is complete: a process killed half way leaves nothing to be seen.
 - Azure: the blob appears, empty, when writing starts and is filled in one commit; readers must go
   by the manifest, whose row follows its file.
 
@@ -109,10 +109,13 @@ class Store:
     def list_files(self, folder: str = "", suffix: str = "", limit: int | None = None) -> list[str]:
         """Names of the files below `folder` that end in `suffix`, sorted, unfinished ones left out.
 
-        With `limit` at most so many, found without listing the rest. Empty when there is no folder.
+        With `limit` at most so many; a local disk is then not listed further. A folder that does
+        not exist is empty.
         """
-        found = []
-        for name in self._walk(folder, one_by_one=limit is not None):
+        # Not on object stores: Google's client lists no folder that was not made as one.
+        one_by_one = limit is not None and isinstance(self.filesystem, fs.LocalFileSystem)
+        found: list[str] = []
+        for name in self._walk(folder, one_by_one):
             if name.endswith(suffix) and not _TEMP_NAME.fullmatch(name.rpartition("/")[2]):
                 found.append(name)
                 if limit is not None and len(found) >= limit:

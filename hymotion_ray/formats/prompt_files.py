@@ -124,9 +124,9 @@ def _prompt_files(
         else:
             num_found += 1
             yield file
-    counts = ", ".join(f"{count} {what}" for what, count in sorted(skipped.items()) if count)
+    counts = ", ".join(f"{what}: {count}" for what, count in sorted(skipped.items()) if count)
     if counts:
-        warn(f"{text}: passed over {counts}")
+        warn(f"{text}: passed over ({counts})")
     if not num_found:
         warn(f"{text}: holds no file of prompts; looked for {_ALLOWED}")
 

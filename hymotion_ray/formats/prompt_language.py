@@ -9,7 +9,6 @@ import re
 import unicodedata
 
 _LETTER_OR_DIGIT = re.compile(r"[0-9A-Za-z]")
-_WORD = re.compile(r"[^\W\d_]+")
 _MAX_FOREIGN_SHARE = 0.2  # of the letters: a name or two in another script is still English
 _SAMPLE_CHARS = 500
 _ENGLISH_WORDS = (
@@ -44,8 +43,9 @@ def looks_english(text: str) -> bool:
         foreign = sum(not _is_latin(char) for char in letters)
         if foreign > _MAX_FOREIGN_SHARE * len(letters):
             return False
-    words = set(_WORD.findall(text.lower()))
-    return len(words & _OTHERS) <= len(words & _ENGLISH)
+    words = set(text.lower().split())
+    others = words & _OTHERS
+    return len(others) <= len(words & _ENGLISH) if others else True
 
 
 def _is_latin(char: str) -> bool:

@@ -126,5 +126,5 @@ def parse_line(line: str) -> dict[str, Any]:
 
 
 def _whole(digits: str) -> int:
-    # Longer numbers are all alike: far too large.
-    return int(digits) if len(digits) <= 18 else 10**18
+    # Python refuses to read thousands of digits; the first 40 are far too large as well.
+    return int((digits.lstrip("0") or "0")[:40])
