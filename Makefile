@@ -116,9 +116,9 @@ system:
 	  'install them yourself, or the browser tests are skipped.' >&2
 
 browser: system
-	@if [ -f tests/browser/package.json ] && command -v npm >/dev/null 2>&1; then \
+	@if command -v npm >/dev/null 2>&1; then \
 	  $(MAKE) --no-print-directory tests/browser/node_modules/.installed; fi
 
-tests/browser/node_modules/.installed: tests/browser/package.json
-	cd tests/browser && npm install --no-audit --no-fund --silent
+tests/browser/node_modules/.installed: tests/browser/package.json tests/browser/package-lock.json
+	cd tests/browser && npm ci --no-audit --no-fund --silent
 	@touch $@

@@ -32,10 +32,11 @@ MAY_USE = {
     "text": {"torch", "numpy", "tokenizers", "transformers", "httpx", "safetensors"},
     "formats": MATHS
     | {"pyarrow", "smart_open", "fsspec", "safetensors", "pygltflib", "yaml", "PIL"}
-    | {"imageio", "imageio_ffmpeg", "zstandard", "pxr", "bpy"},
+    | {"imageio", "imageio_ffmpeg", "zstandard", "pxr", "httpx", "filelock"},
     "api": {"torch", "numpy"},
     "engine": {"*"},
     "cli": {"click", "rich"},
+    "cli_options": {"click", "yaml"},
 }
 _IMPORT_ALL = """
 import importlib, json, sys
@@ -81,11 +82,12 @@ def test_plain_rooms_load_no_third_party_package(graph):
 
 def test_maths_rooms_load_no_ray(graph):
     modules = _modules(graph, "motion", "model", "flow", "text", "formats", "api")
-    assert _loaded(modules, ["ray", "click", "fastapi"]) == {}
+    assert _loaded(modules, ["ray", "fastapi"]) == {}
 
 
-def test_text_loads_transformers_only_when_asked(graph):
-    assert _loaded(_modules(graph, "text"), ["transformers"]) == {}
+def test_transformers_come_only_with_a_large_encoder():
+    entries = ["api", "text.load", "text.static", "text.store", "text.rewrite", "formats.motions"]
+    assert _loaded([f"hymotion_ray.{entry}" for entry in entries], ["transformers"]) == {}
 
 
 @pytest.mark.parametrize("room", MAY_USE)
@@ -121,11 +123,10 @@ def _distribution(requirement: str) -> str:
 
 def test_every_third_party_import_is_declared(graph):
     declared = {name.lower() for name in _declared_imports()}
-    optional = {"pxr", "bpy"}  # found or reported as missing at run time; never installed by us
     external = {
         module
         for module in graph.modules
         if not f"{module}.".startswith("hymotion_ray.") and module not in sys.stdlib_module_names
     }
-    missing = {module for module in external if module.lower() not in declared | optional}
+    missing = {module for module in external if module.lower() not in declared}
     assert missing == set()
