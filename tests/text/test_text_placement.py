@@ -130,3 +130,14 @@ def test_on_a_gpu_bits_do_not_depend_on_mates(qwen3, clip, reference):
     for i, text in enumerate(TEXTS):
         num = int(together.length[i])
         assert torch.equal(encoder.encode([text]).context[0, :num], together.context[i, :num])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_layers_beyond_the_limit_stay_in_cpu_memory(qwen3, clip):
+    whole = load(qwen3, clip, TextPlacement(device="cuda", precision="float32"))
+    placement = TextPlacement(device="cuda", precision="float32", max_gpu_memory="100KB")
+    encoder = load(qwen3, clip, placement)
+    places = set(encoder._context.model.hf_device_map.values())
+    assert {0, "cpu"} <= places
+    assert torch.equal(encoder.encode(TEXTS).context.cuda(), whole.encode(TEXTS).context)
