@@ -21,6 +21,7 @@ from hymotion_ray.errors import CheckpointError, ConfigError, TextEncoderError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
 from hymotion_ray.formats.checkpoint import CONFIG_FILE, Checkpoint, read_model
+from hymotion_ray.formats.motions import load_motion, save_motion
 from hymotion_ray.formats.prompts import PromptTable, read_prompts
 from hymotion_ray.model.mmdit import MotionMMDiT
 from hymotion_ray.motion.decode import Decoder
@@ -38,8 +39,10 @@ __all__ = [
     "Row",
     "TextCondition",
     "load_model",
+    "load_motion",
     "model_folder",
     "read_prompts",
+    "save_motion",
 ]
 
 BUILT_IN = ("tiny",)

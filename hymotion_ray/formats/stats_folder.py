@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from hymotion_ray.formats.model_names import NUM_FEATURES, STAT_NAMES
 STATS_FOLDER = "stats"
 _FILES = {"mean": "Mean.npy", "std": "Std.npy"}
 _MIN_STD = 1e-3
+# What numpy raises on a damaged file; its header is parsed as Python text.
+_BROKEN = (ValueError, OSError, EOFError, SyntaxError, TokenError, TypeError, MemoryError)
 
 
 def find_stats(folder: Path, named: str | None) -> Path | None:
@@ -71,7 +74,7 @@ def read_stats(folder: Path) -> dict[str, np.ndarray]:
         path = require_file(folder / file, CheckpointError)
         try:
             array = np.load(path, allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+        except _BROKEN as error:
             raise CheckpointError(
                 f"{path} is not a numpy array file, or is cut short: {error}"
             ) from error

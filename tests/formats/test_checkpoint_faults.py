@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import warnings
 from collections.abc import Callable
@@ -330,6 +332,23 @@ def test_statistics_stored_with_pickle_are_refused(release: Path) -> None:
     np.save(release / "stats" / "Mean.npy", np.array([Payload(release / "ran")], object))
     refused(release, "Mean.npy is not a numpy array file")
     assert not (release / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["latest.ckpt", "stats/Mean.npy", "model.safetensors"])
+def test_flipped_bytes_are_never_a_crash(release: Path, converted: Path, name: str) -> None:
+    """Bytes changed at random in the part that says what the file holds: read, or refused."""
+    folder = converted if name == "model.safetensors" else release
+    whole = (folder / name).read_bytes()
+    chance = random.Random(0)
+    header = min(len(whole), 128 if name.endswith(".npy") else 12_000)
+    for _ in range(40):
+        damaged = bytearray(whole)
+        for _ in range(chance.choice([1, 3, 20])):
+            damaged[chance.randrange(header)] = chance.randrange(256)
+        (folder / "new").write_bytes(damaged)
+        (folder / "new").rename(folder / name)
+        with contextlib.suppress(CheckpointError):
+            read_model(folder)
 
 
 def test_nan_statistics_in_the_weights(release: Path) -> None:

@@ -70,7 +70,7 @@ def test_code_is_refused_and_does_not_run(path: Path, tmp_path: Path, zipped: bo
 
 def test_bare_pickle_with_code_is_refused_and_does_not_run(path: Path, tmp_path: Path) -> None:
     marker = tmp_path / "ran"
-    path.write_bytes(pickle.dumps(Payload(marker)))
+    path.write_bytes(pickle.dumps(Payload(marker), protocol=2))
     with pytest.raises(InputError):
         read_torch_file(path)
     assert not marker.exists()
