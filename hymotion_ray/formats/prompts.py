@@ -106,7 +106,7 @@ def _iter_files(
                 yield row
         except PromptError as error:
             yield rows.reject(0, error)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             message = f"the file cannot be read to its end ({error}); {num_found} rows were read"
             yield rows.reject(0, PromptError(message, "unreadable_file"))
         else:

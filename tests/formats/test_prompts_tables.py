@@ -219,3 +219,13 @@ def test_parquet_batch_lines(tmp_path):
         ("a", "walk", 60),
         ("b", "run", 150),
     ]
+
+
+def test_parquet_with_a_damaged_column_name(tmp_path):
+    path = tmp_path / "p.parquet"
+    pq.write_table(pa.table({"text": ["walk"], "notes": ["x"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"notes", b"n\xffets"))
+    (tmp_path / "q.txt").write_text("run\n")
+    table = read_prompts(tmp_path)
+    assert [reject.code for reject in table.rejects] == ["unreadable_file"]
+    assert [row.text for row in table.rows] == ["run"]
