@@ -17,7 +17,7 @@ class TextConfig:
     """Which text encoder the model was trained with."""
 
     kind: Literal["qwen_clip", "static"] = "qwen_clip"
-    """qwen_clip: Qwen3 context and CLIP-L vector from local folders; static: word vectors in the model folder."""
+    """qwen_clip: Qwen3 context and CLIP-L vector from local folders; static: word vectors beside it."""
     max_context_tokens: int = 128
     """Context tokens kept a prompt."""
     max_vector_tokens: int = 77
@@ -28,14 +28,18 @@ class TextConfig:
     """Folder of the CLIP text model; None: given at load time."""
 
     def __post_init__(self) -> None:
-        require(
-            self.kind in ("qwen_clip", "static"), "text.kind", self.kind, "qwen_clip or static"
-        )
+        require(self.kind in ("qwen_clip", "static"), "text.kind", self.kind, "qwen_clip or static")
         require(
             1 <= self.max_context_tokens <= 4096,
             "text.max_context_tokens",
             self.max_context_tokens,
             "1 to 4096",
+        )
+        require(
+            3 <= self.max_vector_tokens <= 4096,
+            "text.max_vector_tokens",
+            self.max_vector_tokens,
+            "3 to 4096, start and end token included",
         )
 
 
@@ -71,7 +75,7 @@ class ModelConfig:
             self.schema_version == MODEL_SCHEMA_VERSION,
             "schema_version",
             self.schema_version,
-            f"{MODEL_SCHEMA_VERSION} (this release of hymotion-ray); convert the model again with `import`",
+            f"{MODEL_SCHEMA_VERSION} (this release of hymotion-ray); convert it again with `import`",
         )
         require(1 <= self.train_frames <= 100_000, "train_frames", self.train_frames, "1 to 100000")
         require(self.fps == 30, "fps", self.fps, "30")

@@ -6,6 +6,7 @@ two encoders apart without loading either.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ from hymotion_ray.errors import TextEncoderError
 from hymotion_ray.text.encoder import TextEncoder, TokenCounter
 from hymotion_ray.text.static import StaticEncoder, StaticTokenizer, static_fingerprint
 from hymotion_ray.text.template import read_template
+
+logger = logging.getLogger(__name__)
 
 STATIC_FOLDER = "text"
 
@@ -61,7 +64,14 @@ def load_encoder(
     _check_widths(
         folders.context_dim, folders.vector_dim, expected_context_dim, expected_vector_dim
     )
-    return QwenClipEncoder(folders, read_template(template), config=config, placement=placement)
+    chat = read_template(template)
+    if chat.source == "ours":
+        logger.warning(
+            "the model folder holds no prompt template, so a neutral system message of our own "
+            "stands in: text features are not those the released models were trained on. Import "
+            "the release again with --checkout to bring the template along"
+        )
+    return QwenClipEncoder(folders, chat, config=config, placement=placement)
 
 
 def load_token_counter(

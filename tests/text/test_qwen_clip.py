@@ -124,6 +124,20 @@ def test_equal_texts_are_encoded_once(encoder):
     assert torch.equal(many.context[40], many.context[0])
 
 
+def test_a_stand_in_template_is_told(qwen3, clip, caplog):
+    config = TextConfig(llm_path=str(qwen3), clip_path=str(clip))
+    ours = load_encoder(config, "unused")
+    assert ours.template.source == "ours"
+    assert "not those the released models were trained on" in caplog.text
+    caplog.clear()
+    given = load_encoder(config, "unused", template="Say what moves.")
+    assert given.template.source == "given"
+    assert caplog.text == ""
+    both = ours.encode(["jump"]), given.encode(["jump"])
+    assert both[0].length.tolist() == both[1].length.tolist()
+    assert not torch.allclose(both[0].context, both[1].context, atol=1e-3)
+
+
 def test_features_can_be_trained_on(encoder):
     condition = encoder.encode(["jump"])
     weight = torch.ones(32, requires_grad=True)
