@@ -17,7 +17,7 @@ class TextConfig:
     """Which text encoder the model was trained with."""
 
     kind: Literal["qwen_clip", "static"] = "qwen_clip"
-    """qwen_clip: Qwen3 context and CLIP-L vector from local folders; static: word vectors beside it."""
+    """qwen_clip: Qwen3 and CLIP-L from local folders; static: word vectors in the model folder."""
     max_context_tokens: int = 128
     """Context tokens kept a prompt."""
     max_vector_tokens: int = 77
@@ -75,7 +75,7 @@ class ModelConfig:
             self.schema_version == MODEL_SCHEMA_VERSION,
             "schema_version",
             self.schema_version,
-            f"{MODEL_SCHEMA_VERSION} (this release of hymotion-ray); convert it again with `import`",
+            f"{MODEL_SCHEMA_VERSION} (this release of hymotion-ray); convert again with `import`",
         )
         require(1 <= self.train_frames <= 100_000, "train_frames", self.train_frames, "1 to 100000")
         require(self.fps == 30, "fps", self.fps, "30")
