@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -154,7 +154,7 @@ def import_(
 @click.argument("target", type=click.Path())
 @click.option("--axis", type=click.Choice(["y-up", "z-up"]), default="y-up", help="Up axis of npz.")
 @config_option
-def export(source: str, target: str, axis: str) -> None:
+def export(source: str, target: str, axis: Literal["y-up", "z-up"]) -> None:
     """Convert a motion file by suffix (npz, bvh, glb, ...), or a model folder to release layout."""
     if Path(source).is_dir():
         from hymotion_ray.formats.release import export_release

@@ -15,6 +15,7 @@ _QUIET = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_SCHEDULER_EVENTS": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 for _name, _value in _QUIET.items():
     os.environ.setdefault(_name, _value)
@@ -31,6 +32,9 @@ class ClusterInfo:
     """What the connected cluster has."""
 
     num_cpus: float
+    """Real CPUs, as far as is known."""
+    total_cpus: float
+    """CPUs that Ray schedules by; more than the real ones in a cluster started here."""
     num_gpus: float
     num_nodes: int
     started_here: bool
@@ -74,8 +78,7 @@ def connect(address: str | None = None) -> Iterator[ClusterInfo]:
 
 def quiet_data() -> None:
     """Keep Ray Data's own progress and plan lines out of the user's terminal."""
-    for name in ("ray.data", "ray.data._internal"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 def _info(started_here: bool) -> ClusterInfo:
@@ -86,9 +89,10 @@ def _info(started_here: bool) -> ClusterInfo:
             "the Ray cluster has no node with CPUs; add a worker node"
             " (`ray start --address=...`) and run the same command again"
         )
-    real_cpus = resources.get("CPU", 0) - (_EXTRA_LOCAL_CPUS if started_here else 0)
+    total_cpus = resources["CPU"]
     return ClusterInfo(
-        num_cpus=real_cpus,
+        num_cpus=total_cpus - (_EXTRA_LOCAL_CPUS if started_here else 0),
+        total_cpus=total_cpus,
         num_gpus=resources.get("GPU", 0),
         num_nodes=len(nodes),
         started_here=started_here,

@@ -1,8 +1,8 @@
 """A stage of a batch pipeline: a chunk in, a chunk out. Ray-free; knows no file and no model.
 
-A chunk is the unit of work that travels: a small Arrow table with one row an item, and named tensors
-that belong to those rows. An item that failed carries its `error_code` and `error`, and later stages
-pass it by, so that one bad item never stops its mates.
+A chunk is the unit of work that travels: a small Arrow table with one row an item, and named
+tensors that belong to those rows. An item that failed carries its `error_code` and `error`, and
+later stages pass it by, so that one bad item never stops its mates.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.formats.names import fold
 
 MAX_TARGETS = 64
-"""Targets a piece of work carries; more are a second piece, so that no chunk grows without bound."""
+"""Targets a piece of work carries; more are a second piece, so that chunks stay small."""
 
 _TABLES = """
 CREATE TABLE done (key TEXT PRIMARY KEY, identity TEXT, formats TEXT) WITHOUT ROWID;
@@ -202,7 +202,7 @@ class Worklist:
         return int(self._connection.execute("SELECT count(*) FROM work").fetchone()[0])
 
     def histogram(self) -> list[tuple[int, int, int]]:
-        """(num_frames, num_tokens, rows) of the work, candidates counted, for the choice of a grid."""
+        """(num_frames, num_tokens, rows) of the work, candidates counted, to choose a grid by."""
         query = (
             "SELECT num_frames, num_tokens, sum(json_array_length(noise_seeds)) FROM work"
             " GROUP BY num_frames, num_tokens ORDER BY num_frames, num_tokens"

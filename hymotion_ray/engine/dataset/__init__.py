@@ -1,0 +1,1 @@
+"""Motion collections become shards."""

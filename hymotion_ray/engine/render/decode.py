@@ -20,9 +20,9 @@ QUALITY_COLUMNS = ("skate", "float", "jitter", "facing")
 class DecodeStage:
     """Every candidate of a chunk decoded; of each item the best one kept.
 
-    In: tensor `latent` (sum of frames, 201), candidates of an item side by side. Out: tensors `rot6d`
-    (sum of frames, 22, 6) and `transl` (sum of frames, 3) of the kept ones; columns `noise_seed`
-    and the quality numbers.
+    In: tensor `latent` (sum of frames, 201), candidates of an item side by side. Out: of the kept
+    ones, tensors `rot6d` (sum of frames, 22, 6), `transl` (sum of frames, 3) and `joints` (sum of
+    frames, 52, 3); columns `noise_seed` and the quality numbers.
     """
 
     decoder: Decoder
@@ -43,7 +43,11 @@ class DecodeStage:
             candidates = [(seed, next(motions)) for seed in seeds[i]]
             rated = [(seed, motion, measure(motion)) for seed, motion in candidates]
             backwards = "backward" in texts[i].lower()
-            kept[i] = min(rated, key=lambda c, b=backwards: score(c[2], may_go_backwards=b))
+            best = min(
+                range(len(rated)),
+                key=[score(q, may_go_backwards=backwards) for _, _, q in rated].__getitem__,
+            )
+            kept[i] = rated[best]
         return _with_kept(chunk, kept)
 
 

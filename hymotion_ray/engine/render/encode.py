@@ -20,8 +20,8 @@ from hymotion_ray.text.load import load_encoder
 class EncodeStage:
     """Each distinct text of a chunk once, whatever its seeds.
 
-    Adds the column `prompt_row` (row of the condition) and `truncated` (encoders that cut the text);
-    tensors: context (P, N, C), vector (P, 1, V), length (P,).
+    Adds the columns `prompt_row` (row of the condition) and `truncated` (encoders that cut the
+    text); tensors: context (P, N, C), vector (P, 1, V), length (P,).
     """
 
     settings: StageSettings

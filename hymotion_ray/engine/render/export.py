@@ -1,6 +1,6 @@
 """Stage: motions -> files and their manifest rows. Wraps `hymotion_ray.formats.motions`.
 
-An item's files are written first, its manifest row after them: a row stands for files that are there.
+An item's files are written first, its manifest row after them: a row stands for files that exist.
 """
 
 from __future__ import annotations
@@ -21,8 +21,21 @@ from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.motions import encode_motion
 from hymotion_ray.motion.motion import Motion
 
-_COPIED = ("identity", "num_frames", "text", "original_text", "noise_seed", "seconds", "device")
-_COPIED += ("cell", "precision", "degradations", "truncated", "warnings", *QUALITY_COLUMNS)
+_COPIED = (
+    "identity",
+    "num_frames",
+    "text",
+    "original_text",
+    "noise_seed",
+    "seconds",
+    "device",
+    "cell",
+    "precision",
+    "degradations",
+    "truncated",
+    "warnings",
+    *QUALITY_COLUMNS,
+)
 
 
 @dataclass

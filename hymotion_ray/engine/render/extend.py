@@ -1,4 +1,4 @@
-"""More formats for clips that are finished: written from their npz, nothing computed again. Ray-free."""
+"""More formats for finished clips, written from their npz; nothing computed again. Ray-free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output folder of a render job: whose it is, and whether this job may write there. Ray-free."""
+"""The output folder of a render job: whose it is, and who may extend it. Ray-free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """What one output folder belongs to. All its clips share these; other values need another folder."""
+    """What one output folder belongs to: its clips share these, other values need another folder."""
 
     settings: dict[str, Any]
     """Model, encoder, sampling settings and layout, by name."""

@@ -1,7 +1,8 @@
-"""A render job from its config to its summary: plan, run, close. Exit codes as the CLI returns them."""
+"""A render job from its config to its summary: plan, run, close."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tempfile
 from collections.abc import Callable
@@ -209,8 +210,8 @@ class Job:
                 " the same command again to go on"
             )
         finally:
-            for name in work_files:
-                self.store.remove(name)
+            with contextlib.suppress(FileNotFoundError):
+                self.store.filesystem.delete_dir(self.store.path(_WORK_FOLDER))
 
     def _follow(self, dataset: ray.data.Dataset, progress: JobProgress) -> None:
         budget = self.config.failure_budget(self.report.counts.asked)
@@ -236,7 +237,7 @@ class Job:
             self.report.by_device = dict(progress.by_device)
 
     def _write_work(self, stages: StageSettings) -> list[str]:
-        """Write the chunks to Parquet files below the output folder, where every node reads them."""
+        """Write the chunks to files below the output folder, where every node reads them."""
         names: list[str] = []
         pending: list[pa.Table] = []
 
@@ -264,6 +265,6 @@ def _root_cause(error: BaseException) -> str:
 def _cluster_words(cluster: ClusterInfo, num_work: int, stages: StageSettings) -> str:
     kind = "this machine" if cluster.started_here else f"a cluster of {cluster.num_nodes} nodes"
     return (
-        f"rendering {num_work} clips on {kind}: {cluster.num_cpus:g} CPUs, {cluster.num_gpus:g} GPUs,"
-        f" up to {stages.grid.rows} clips at once in a sampler"
+        f"rendering {num_work} clips on {kind}: {cluster.num_cpus:g} CPUs,"
+        f" {cluster.num_gpus:g} GPUs, up to {stages.grid.rows} clips at once in a sampler"
     )

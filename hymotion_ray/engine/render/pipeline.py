@@ -2,8 +2,8 @@
 
 prompts -> (rewrite) -> plan | read -> encode -> sample -> decode -> export
 
-What stands left of the bar is settled on the driver before any GPU work (plan.py); the right side is
-a streaming Ray Data pipeline. One row of the dataset is one chunk of clips in one grid cell.
+What stands left of the bar is settled on the driver before any GPU work (plan.py); the right side
+is a streaming Ray Data pipeline. One row of the dataset is one chunk of clips in one grid cell.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ from hymotion_ray.engine.stage import Chunk, Stage, guarded
 from hymotion_ray.motion.decode import Decoder
 
 
+_READ_CPUS = 1.0
+"""CPUs that Ray Data's own read and split tasks ask for, one at a time at the least."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     """Processes and GPU shares of the stages."""
@@ -43,8 +47,8 @@ class Placement:
 def place(resources: ResourceConfig, cluster: ClusterInfo, encoder_is_large: bool) -> Placement:
     """The job's own numbers where given, else what fits the cluster.
 
-    With GPUs: one sampler a GPU; a large encoder takes a quarter of one. Without: one sampler a CPU,
-    the light stages beside them in what is left.
+    With GPUs: one sampler a GPU; a large encoder takes a quarter of one. Without: one sampler a
+    CPU. Samplers ask for less than a CPU each where reading would find no place beside them.
     """
     has_gpus = cluster.num_gpus > 0
     encoder_gpus = resources.encoder_gpus
@@ -56,16 +60,15 @@ def place(resources: ResourceConfig, cluster: ClusterInfo, encoder_is_large: boo
     num_samplers = resources.num_samplers
     if num_samplers is None:
         num_samplers = int(cluster.num_gpus if sampler_gpus else max(1, cluster.num_cpus))
-    sampler_cpus = 1.0
-    if not cluster.started_here and not sampler_gpus:
-        sampler_cpus = min(1.0, (cluster.num_cpus - 0.5) / num_samplers)
+    light_cpus = 0.25
+    left = cluster.total_cpus - _READ_CPUS - light_cpus * (resources.num_encoders + 1)
     return Placement(
         num_encoders=resources.num_encoders,
         encoder_gpus=encoder_gpus,
         num_samplers=num_samplers,
         sampler_gpus=sampler_gpus,
-        sampler_cpus=max(0.1, sampler_cpus),
-        light_cpus=0.25,
+        sampler_cpus=min(1.0, max(0.0, left / num_samplers)),
+        light_cpus=light_cpus,
     )
 
 

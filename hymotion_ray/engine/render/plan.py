@@ -135,7 +135,7 @@ def row_seeds(row: PromptRow, config: RenderConfig) -> tuple[int, ...]:
 
 
 def noise_seeds(seed: int, best_of: int) -> tuple[int, ...]:
-    """Candidates of one clip: with best-of K, the K seeds from seed * K on, which no other clip has."""
+    """Candidates of one clip: with best-of K, the K seeds from seed * K on, no other clip's."""
     if best_of == 1:
         return (seed,)
     return tuple(seed * best_of + k for k in range(best_of))

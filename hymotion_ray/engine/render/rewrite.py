@@ -1,7 +1,7 @@
-"""Prompts through the rewriter, when one is configured, and its answers kept for resumption. Ray-free.
+"""Prompts through the rewriter, when one is configured; its answers kept. Ray-free.
 
-An endpoint may answer otherwise when asked again, and another text is another clip. So each answer is
-written to the output folder before anything is rendered from it, and read from there later.
+An endpoint may answer otherwise when asked again, and another text is another clip. So each answer
+is written to the output folder before anything is rendered from it, and read from there later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDER = "rewrites"
 
 
 class RewriteStage:
-    """Rewords batches of rows; a row that the endpoint cannot serve keeps its text, with a warning."""
+    """Rewords batches of rows; one that the endpoint cannot serve keeps its text, with a warning."""
 
     def __init__(self, config: RewriteConfig | None, store: Store, worklist: Worklist) -> None:
         self._config, self._store, self._answers = config, store, worklist.answers
