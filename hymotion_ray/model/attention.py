@@ -15,16 +15,27 @@ from torch import Tensor
 
 from hymotion_ray.config.network import MaskMode
 
+CPU_MULTIPLE = 16
+"""Torch's CPU attention gives each thread a scratch buffer whose alignment depends on the thread
+when there are few queries (under 32) and their number is odd, and the matrix products' last bits
+depend on the alignment. In inference queries are padded to this multiple, so that a row's bits do
+not depend on which thread takes it (seen in torch 2.13 with MKL 2024.2)."""
+
 
 def attention(q_BLHE: Tensor, k_BSHE: Tensor, v_BSHE: Tensor, mask_B1LS: Tensor) -> Tensor:
     """Softmax attention with scale 1/sqrt(E) and an additive mask; returns (B, L, D)."""
+    num_queries = q_BLHE.shape[1]
+    missing = -num_queries % CPU_MULTIPLE if num_queries < 32 else 0
+    if missing and q_BLHE.device.type == "cpu" and not torch.is_grad_enabled():
+        q_BLHE = F.pad(q_BLHE, (0, 0, 0, 0, 0, missing))
+        mask_B1LS = F.pad(mask_B1LS, (0, 0, 0, missing))
     out_BHLE = F.scaled_dot_product_attention(
         q_BLHE.transpose(1, 2),
         k_BSHE.transpose(1, 2),
         v_BSHE.transpose(1, 2),
         attn_mask=mask_B1LS,
     )
-    return out_BHLE.transpose(1, 2).flatten(2)
+    return out_BHLE.transpose(1, 2)[:, :num_queries].flatten(2)
 
 
 def length_mask(length_B: Tensor, num_tokens: int) -> Tensor:

@@ -11,12 +11,12 @@ M hidden width of the MLPs.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hymotion_ray.model.activations import gelu_tanh
 from hymotion_ray.model.attention import attention
 from hymotion_ray.model.layers import EPS, GeluMlp, Modulation, modulate, norm_and_rotate
+from hymotion_ray.model.linear import Linear, linear
 
 
 class DoubleBlock(nn.Module):
@@ -27,16 +27,16 @@ class DoubleBlock(nn.Module):
         head_dim = dim // num_heads
         self.num_heads = num_heads
         self.motion_mod = Modulation(dim, 6)
-        self.motion_qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.motion_qkv = Linear(dim, 3 * dim, bias=qkv_bias)
         self.motion_q_norm = nn.RMSNorm(head_dim, eps=EPS)
         self.motion_k_norm = nn.RMSNorm(head_dim, eps=EPS)
-        self.motion_out_proj = nn.Linear(dim, dim)
+        self.motion_out_proj = Linear(dim, dim)
         self.motion_mlp = GeluMlp(dim, mlp_dim)
         self.text_mod = Modulation(dim, 6)
-        self.text_qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.text_qkv = Linear(dim, 3 * dim, bias=qkv_bias)
         self.text_q_norm = nn.RMSNorm(head_dim, eps=EPS)
         self.text_k_norm = nn.RMSNorm(head_dim, eps=EPS)
-        self.text_out_proj = nn.Linear(dim, dim)
+        self.text_out_proj = Linear(dim, dim)
         self.text_mlp = GeluMlp(dim, mlp_dim)
 
     def text(
@@ -85,8 +85,8 @@ class SingleBlock(nn.Module):
         self.num_heads = num_heads
         self.split = (3 * dim, mlp_dim)
         self.modulation = Modulation(dim, 3)
-        self.linear1 = nn.Linear(dim, 3 * dim + mlp_dim)
-        self.linear2 = nn.Linear(dim + mlp_dim, dim)
+        self.linear1 = Linear(dim, 3 * dim + mlp_dim)
+        self.linear2 = Linear(dim + mlp_dim, dim)
         self.q_norm = nn.RMSNorm(head_dim, eps=EPS)
         self.k_norm = nn.RMSNorm(head_dim, eps=EPS)
 
@@ -109,7 +109,7 @@ class SingleBlock(nn.Module):
         """Keys and values (T, N, H, E) alone: all that is used of the last block's text half."""
         shift, scale, _ = modulation_T1C.chunk(3, dim=-1)
         rows = slice(self.dim, 3 * self.dim)
-        kv = F.linear(
+        kv = linear(
             modulate(x_TND, shift, scale), self.linear1.weight[rows], self.linear1.bias[rows]
         )
         k_TNHE, v_TNHE = kv.unflatten(-1, (2, self.num_heads, -1)).unbind(2)
@@ -143,7 +143,7 @@ class FinalLayer(nn.Module):
     def __init__(self, dim: int, out_dim: int) -> None:
         super().__init__()
         self.adaLN_modulation = Modulation(dim, 2)
-        self.linear = nn.Linear(dim, out_dim)
+        self.linear = Linear(dim, out_dim)
 
     def forward(self, x_BLD: Tensor, modulation_B1C: Tensor) -> Tensor:
         """`modulation` is `adaLN_modulation`'s output, C = 2 D."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hymotion_ray.model.activations import silu
+from hymotion_ray.model.linear import Linear
 
 
 def sinusoid(t_T: Tensor, dim: int, time_factor: float) -> Tensor:
@@ -30,7 +31,7 @@ class TimeMlp(nn.Module):
         super().__init__()
         self.dim = dim
         self.time_factor = time_factor
-        self.blocks = nn.Sequential(nn.Linear(dim, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.blocks = nn.Sequential(Linear(dim, dim), nn.SiLU(), Linear(dim, dim))
 
     def forward(self, t_T: Tensor) -> Tensor:
         """Embed times t in [0, 1]."""
@@ -45,7 +46,7 @@ class VectorMlp(nn.Module):
 
     def __init__(self, input_dim: int, dim: int) -> None:
         super().__init__()
-        self.linears = nn.Sequential(nn.Linear(input_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.linears = nn.Sequential(Linear(input_dim, dim), nn.SiLU(), Linear(dim, dim))
 
     def forward(self, vector_TV: Tensor) -> Tensor:
         """Embed one vector a row."""

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hymotion_ray.model.activations import gelu_tanh
+from hymotion_ray.model.linear import Linear
 from hymotion_ray.model.rope import rotate
 
 EPS = 1e-6
@@ -20,7 +21,7 @@ class Modulation(nn.Module):
 
     def __init__(self, dim: int, num_chunks: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(dim, num_chunks * dim)
+        self.linear = Linear(dim, num_chunks * dim)
 
     def forward(self, silu_a_B1D: Tensor) -> Tensor:
         """Project; the caller applies SiLU once for all blocks."""
@@ -32,8 +33,8 @@ class GeluMlp(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden_dim)
-        self.fc2 = nn.Linear(hidden_dim, dim)
+        self.fc1 = Linear(dim, hidden_dim)
+        self.fc2 = Linear(hidden_dim, dim)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """Transform each token by itself."""

@@ -25,6 +25,7 @@ from hymotion_ray.model.activations import silu
 from hymotion_ray.model.attention import length_mask, motion_mask, text_mask
 from hymotion_ray.model.blocks import DoubleBlock, FinalLayer, SingleBlock
 from hymotion_ray.model.embeddings import TimeMlp, VectorMlp
+from hymotion_ray.model.linear import Linear
 from hymotion_ray.model.rope import rope_table, rotate
 from hymotion_ray.model.streams import MotionLayout, TextStream
 from hymotion_ray.model.text_refiner import TextRefiner
@@ -46,8 +47,8 @@ class MotionMMDiT(nn.Module):
             self.start_token = nn.Parameter(torch.zeros(1, dim))
         if config.with_long_skip_connection:
             self.long_skip_net = FinalLayer(dim, dim)
-        self.input_encoder = nn.Linear(config.input_dim, dim)
-        self.ctxt_encoder = nn.Linear(config.ctxt_input_dim, dim)
+        self.input_encoder = Linear(config.input_dim, dim)
+        self.ctxt_encoder = Linear(config.ctxt_input_dim, dim)
         self.vtxt_encoder = VectorMlp(config.vtxt_input_dim, dim)
         self.timestep_encoder = TimeMlp(dim, config.time_factor)
         self.text_refiner = TextRefiner(dim, heads, mlp_dim, config.refiner_num_layers)

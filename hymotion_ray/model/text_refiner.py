@@ -17,6 +17,7 @@ from hymotion_ray.model.activations import silu
 from hymotion_ray.model.attention import attention, length_mask, text_mask
 from hymotion_ray.model.embeddings import TimeMlp, VectorMlp
 from hymotion_ray.model.layers import EPS, Modulation
+from hymotion_ray.model.linear import Linear
 
 
 class SiluMlp(nn.Module):
@@ -24,8 +25,8 @@ class SiluMlp(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden_dim)
-        self.fc2 = nn.Linear(hidden_dim, dim)
+        self.fc1 = Linear(dim, hidden_dim)
+        self.fc2 = Linear(hidden_dim, dim)
 
     def forward(self, x_TND: Tensor) -> Tensor:
         """Transform each token by itself."""
@@ -40,10 +41,10 @@ class RefinerBlock(nn.Module):
         head_dim = dim // num_heads
         self.num_heads = num_heads
         self.norm1 = nn.LayerNorm(dim, eps=EPS)
-        self.self_attn_qkv = nn.Linear(dim, 3 * dim)
+        self.self_attn_qkv = Linear(dim, 3 * dim)
         self.self_attn_q_norm = nn.LayerNorm(head_dim, eps=EPS)
         self.self_attn_k_norm = nn.LayerNorm(head_dim, eps=EPS)
-        self.self_attn_proj = nn.Linear(dim, dim)
+        self.self_attn_proj = Linear(dim, dim)
         self.norm2 = nn.LayerNorm(dim, eps=EPS)
         self.mlp = SiluMlp(dim, hidden_dim)
         self.adaLN_modulation = Modulation(dim, 2)
@@ -74,7 +75,7 @@ class TextRefiner(nn.Module):
 
     def __init__(self, dim: int, num_heads: int, hidden_dim: int, num_layers: int) -> None:
         super().__init__()
-        self.input_embedder = nn.Linear(dim, dim)
+        self.input_embedder = Linear(dim, dim)
         self.context_encoder = VectorMlp(dim, dim)
         # The refiner's own time factor is 1, whatever the network's is.
         self.timestep_encoder = TimeMlp(dim, time_factor=1.0)
