@@ -20,7 +20,7 @@ from hymotion_ray.config.sampling import Method
 from hymotion_ray.errors import CheckpointError, ConfigError, TextEncoderError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
-from hymotion_ray.formats.checkpoint import CONFIG_FILE, Checkpoint, read_model
+from hymotion_ray.formats.models.checkpoint import CONFIG_FILE, Checkpoint, read_model
 from hymotion_ray.formats.motions import load_motion, save_motion
 from hymotion_ray.formats.prompts import PromptTable, read_prompts
 from hymotion_ray.model.mmdit import MotionMMDiT
@@ -291,7 +291,7 @@ def model_folder(model: str | Path) -> Path:
     `CheckpointError` when there is no such model.
     """
     if isinstance(model, str) and model.startswith(HUB_PREFIX):
-        from hymotion_ray.formats.hub import fetch
+        from hymotion_ray.formats.models.hub import fetch
 
         return fetch(model)
     if model in BUILT_IN:

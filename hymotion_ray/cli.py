@@ -143,7 +143,7 @@ def import_(
     as_json: bool,
 ) -> None:
     """Turn a release folder, or hf:REPO@REVISION, into one self-contained model folder."""
-    from hymotion_ray.formats.release import import_release
+    from hymotion_ray.formats.models.release import import_release
 
     report = import_release(source, out, checkout=checkout, llm_path=llm_path, clip_path=clip_path)
     _print(report.to_mapping(), as_json, report.words)
@@ -157,7 +157,7 @@ def import_(
 def export(source: str, target: str, axis: Literal["y-up", "z-up"]) -> None:
     """Convert a motion file by suffix (npz, bvh, glb, ...), or a model folder to release layout."""
     if Path(source).is_dir():
-        from hymotion_ray.formats.release import export_release
+        from hymotion_ray.formats.models.release import export_release
 
         export_release(source, target)
     else:

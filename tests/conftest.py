@@ -91,7 +91,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     import hymotion_ray
     from hymotion_ray.config import ModelConfig, NetworkConfig, SamplingConfig, TextConfig
-    from hymotion_ray.formats.checkpoint import Checkpoint, write_model
+    from hymotion_ray.formats.models.checkpoint import Checkpoint, write_model
     from hymotion_ray.model.mmdit import MotionMMDiT
     from hymotion_ray.text.static import StaticEncoder
 

@@ -16,7 +16,7 @@ import hymotion_ray as hm
 from hymotion_ray import api
 from hymotion_ray.config import Grid, SamplingConfig
 from hymotion_ray.errors import CheckpointError, ConfigError, SamplingError, TextEncoderError
-from hymotion_ray.formats.checkpoint import read_model, write_model
+from hymotion_ray.formats.models.checkpoint import read_model, write_model
 from hymotion_ray.motion.skeleton import generic_skeleton
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from scipy.signal import savgol_filter
 
 import hymotion_ray as hm
-from hymotion_ray.formats.release import export_release, import_release
+from hymotion_ray.formats.models.release import export_release, import_release
 
 GOLDEN = Path(__file__).parent
 CASES = sorted(p.parent.name for p in GOLDEN.glob("*/latest.ckpt"))

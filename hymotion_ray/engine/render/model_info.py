@@ -13,7 +13,7 @@ from hymotion_ray.config.model import ModelConfig
 from hymotion_ray.config.render import RenderConfig, ResourceConfig
 from hymotion_ray.config.sampling import SamplingConfig
 from hymotion_ray.engine.render.settings import StageSettings
-from hymotion_ray.formats.checkpoint import read_model
+from hymotion_ray.formats.models.checkpoint import read_model
 from hymotion_ray.motion.decode import Decoder
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 from hymotion_ray.text.encoder import TokenCounter

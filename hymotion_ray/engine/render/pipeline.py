@@ -26,7 +26,6 @@ from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import Chunk, Stage, guarded
 from hymotion_ray.motion.decode import Decoder
 
-
 _READ_CPUS = 1.0
 """CPUs that Ray Data's own read and split tasks ask for, one at a time at the least."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hymotion_ray.errors import InputError
-from hymotion_ray.formats.prompt_files import list_prompt_files
+from hymotion_ray.formats.prompts.files import list_prompt_files
 
 
 def _make(folder: Path, *names: str) -> None:

@@ -18,9 +18,9 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from hymotion_ray.errors import CheckpointError
-from hymotion_ray.formats.checkpoint import read_model, write_model
+from hymotion_ray.formats.models.checkpoint import read_model, write_model
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "release_like"
+GOLDEN = Path(__file__).parents[2] / "golden" / "release_like"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4171525244\n"
 State = dict[str, Any]
 
@@ -144,7 +144,7 @@ def test_config_json_of_another_kind(converted: Path, text: str, match: str) -> 
 def test_other_schema_version_gives_advice(converted: Path) -> None:
     path = converted / "config.json"
     path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 99'))
-    refused(converted, "schema_version is 99.*convert the model again")
+    refused(converted, "schema_version is 99.*convert again")
 
 
 def test_unknown_class_paths_are_refused_by_name(release: Path) -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hymotion_ray.errors import PromptError
-from hymotion_ray.formats import prompt_json
 from hymotion_ray.formats.names import safe_group
-from hymotion_ray.formats.prompt_files import list_prompt_files
 from hymotion_ray.formats.prompts import PromptTable, read_prompts
+from hymotion_ray.formats.prompts import json_file as prompt_json
+from hymotion_ray.formats.prompts.files import list_prompt_files
 
 
 def _read(folder: Path, content: object, name: str = "p.json") -> PromptTable:

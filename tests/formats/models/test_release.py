@@ -13,12 +13,12 @@ import yaml
 
 from hymotion_ray.config import ModelConfig, NetworkConfig, TextConfig
 from hymotion_ray.errors import CheckpointError, InputError, OutputError
-from hymotion_ray.formats import prompt_template
-from hymotion_ray.formats.checkpoint import Checkpoint, read_model, write_model
-from hymotion_ray.formats.model_names import network_shapes
-from hymotion_ray.formats.release import export_release, import_release
+from hymotion_ray.formats.models import prompt_template
+from hymotion_ray.formats.models.checkpoint import Checkpoint, read_model, write_model
+from hymotion_ray.formats.models.names import network_shapes
+from hymotion_ray.formats.models.release import export_release, import_release
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = sorted(p.parent.name for p in GOLDEN.glob("*/latest.ckpt"))
 CONSTANTS = "hymotion/network/text_encoders/model_constants.py"
 SYSTEM = 'A system message\nof two lines, with "quotes" and ünïcode.'

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 from hymotion_ray.config import ModelConfig, NetworkConfig, SamplingConfig, TextConfig
 from hymotion_ray.errors import OutputError
-from hymotion_ray.formats.checkpoint import Checkpoint, read_model, write_model
-from hymotion_ray.formats.model_names import (
+from hymotion_ray.formats.models.checkpoint import Checkpoint, read_model, write_model
+from hymotion_ray.formats.models.names import (
     feature_shapes,
     network_shapes,
     released_network,
@@ -24,7 +24,7 @@ from hymotion_ray.formats.model_names import (
 from hymotion_ray.model.mmdit import MotionMMDiT
 from hymotion_ray.motion.skeleton import generic_skeleton
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = sorted(p.parent.name for p in GOLDEN.glob("*/latest.ckpt"))
 
 

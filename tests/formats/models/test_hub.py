@@ -21,12 +21,12 @@ import pytest
 
 from hymotion_ray.api import load_model
 from hymotion_ray.errors import CheckpointError
-from hymotion_ray.formats import hub_transfer
-from hymotion_ray.formats.checkpoint import read_model
-from hymotion_ray.formats.hub import HubModel, fetch
-from hymotion_ray.formats.release import import_release
+from hymotion_ray.formats.models import hub_transfer
+from hymotion_ray.formats.models.checkpoint import read_model
+from hymotion_ray.formats.models.hub import HubModel, fetch
+from hymotion_ray.formats.models.release import import_release
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "release_like"
+GOLDEN = Path(__file__).parents[2] / "golden" / "release_like"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = "hf:someone/motion/release_like@v1.0"
 

@@ -18,7 +18,7 @@ import zstandard
 from hymotion_ray.errors import ConfigError, InputError
 from hymotion_ray.formats.prompts import PromptRow, PromptTable, Reject, iter_prompts, read_prompts
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def _txt(folder: Path, text: str, name: str = "p.txt") -> Path:

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hymotion_ray.formats.prompt_values import MAX_SEED
 from hymotion_ray.formats.prompts import PromptRow, Reject, iter_prompts
+from hymotion_ray.formats.prompts.values import MAX_SEED
 
 
 def _row(folder: Path, **fields: Any) -> PromptRow | Reject:

@@ -1,0 +1,1 @@
+"""Model folders in every form people hold them; `checkpoint` is the way in."""
