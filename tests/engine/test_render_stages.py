@@ -34,7 +34,7 @@ def info(config: RenderConfig) -> ModelInfo:
 @pytest.fixture(scope="module")
 def stages(config: RenderConfig, info: ModelInfo):
     grid = dataclasses.replace(default_grid(config.resources, has_gpus=False), rows=4)
-    settings = info.stage_settings(config, grid, hashed_folders=False)
+    settings = info.stage_settings(config, grid, out="/unused", hashed_folders=False)
     made = EncodeStage(settings), SampleStage(settings), DecodeStage(info.decoder)
     for stage in made:
         stage.setup()

@@ -19,7 +19,7 @@ CONFIG_FILE = "config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Folder:
-    """What one output folder belongs to: its clips share these, other values need another folder."""
+    """What one output folder belongs to: its clips share these; others need another."""
 
     settings: dict[str, Any]
     """Model, encoder, sampling settings and layout, by name."""

@@ -137,7 +137,7 @@ def run_job(config: RenderConfig, say: Callable[[str], None]) -> JobReport:
             rewrite,
             rejects,
         )
-        report = JobReport(out=config.out, counts=counts)
+        report = JobReport(out=store.root, counts=counts)
         for reject in counts.first_rejects:
             say(f"rejected {reject.file}:{reject.line}: {reject.message}")
         if counts.prompts == 0:
@@ -185,7 +185,9 @@ class Job:
         save_folder(self.store, folder, self.config)
         self.store.write_bytes("rejects.jsonl", rejects)
         hashed = self.report.counts.asked > HASH_FOLDERS_ABOVE
-        return self.model.stage_settings(self.config, folder.grid, hashed_folders=hashed)
+        return self.model.stage_settings(
+            self.config, folder.grid, out=self.store.root, hashed_folders=hashed
+        )
 
     def _render(self, cluster: ClusterInfo, stages: StageSettings) -> None:
         quiet_data()

@@ -98,7 +98,7 @@ class ModelInfo:
         }
 
     def stage_settings(
-        self, config: RenderConfig, grid: Grid, *, hashed_folders: bool
+        self, config: RenderConfig, grid: Grid, *, out: str, hashed_folders: bool
     ) -> StageSettings:
         """What the stages need to know."""
         return StageSettings(
@@ -118,7 +118,7 @@ class ModelInfo:
             cpu_threads=config.resources.cpu_threads,
             llm_path=config.llm_path,
             clip_path=config.clip_path,
-            out=config.out,
+            out=out,
             formats=config.all_formats,
             axis=config.axis,
             layout=config.layout,

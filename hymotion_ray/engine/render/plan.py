@@ -92,9 +92,9 @@ def make_plan(
     add = _Adder(config, model, folder_identity, worklist, counts, rejects)
     for batch in _batches(_without_rejects(settled, counts, rejects), _BATCH):
         reworded = rewrite(batch)
-        tokens = model.token_counter.count_tokens([row.text for row, _ in reworded])
-        for (row, original), num_tokens in zip(reworded, tokens, strict=True):
-            add.row(row, original, num_tokens)
+        tokens = model.token_counter.count_tokens([row.text for row in reworded])
+        for row, num_tokens in zip(reworded, tokens, strict=True):
+            add.row(row, num_tokens)
     return counts
 
 
@@ -169,13 +169,13 @@ class _Adder:
     counts: PlanCounts
     rejects: TextIO
 
-    def row(self, row: PromptRow, original: str | None, num_tokens: int) -> None:
-        """Add one clip a seed; `original` is the prompt before it was reworded."""
+    def row(self, row: PromptRow, num_tokens: int) -> None:
+        """Add one clip a seed."""
         counts = self.counts
         counts.prompts += 1
         counts.warned += bool(row.warnings)
         for seed in row_seeds(row, self.config):
-            item = self._item(row, original, seed, num_tokens)
+            item = self._item(row, seed, num_tokens)
             outcome = self.worklist.add(item, self.config.all_formats)
             if outcome == "taken":
                 counts.reject(_taken(row, item), self.rejects)
@@ -186,7 +186,7 @@ class _Adder:
             setattr(counts, outcome, getattr(counts, outcome) + 1)
             counts.frames[row.num_frames] = counts.frames.get(row.num_frames, 0) + 1
 
-    def _item(self, row: PromptRow, original: str | None, seed: int, num_tokens: int) -> WorkItem:
+    def _item(self, row: PromptRow, seed: int, num_tokens: int) -> WorkItem:
         own = self.model.sampling
         num_steps = own.num_steps if row.num_steps is None else row.num_steps
         guidance = own.guidance_scale if row.guidance_scale is None else row.guidance_scale
@@ -211,7 +211,7 @@ class _Adder:
             seed=seed,
             stem=safe_stem(row.prompt_id, seed),
             warnings="; ".join(row.warnings),
-            original_text=original,
+            original_text=row.original_text,
         )
 
 

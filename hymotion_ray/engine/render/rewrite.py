@@ -22,7 +22,7 @@ FOLDER = "rewrites"
 
 
 class RewriteStage:
-    """Rewords batches of rows; one that the endpoint cannot serve keeps its text, with a warning."""
+    """Rewords batches of rows; one that cannot be served keeps its text, with a warning."""
 
     def __init__(self, config: RewriteConfig | None, store: Store, worklist: Worklist) -> None:
         self._config, self._store, self._answers = config, store, worklist.answers
@@ -33,10 +33,10 @@ class RewriteStage:
                     saved = json.loads(line)
                     self._answers[saved["key"]] = line
 
-    def __call__(self, rows: Sequence[PromptRow]) -> list[tuple[PromptRow, str | None]]:
-        """Each row with the text to encode, and the prompt as it came where that differs."""
+    def __call__(self, rows: Sequence[PromptRow]) -> list[PromptRow]:
+        """Each row with the text to encode; `original_text` is the prompt where that differs."""
         if self._rewriter is None:
-            return [(row, None) for row in rows]
+            return list(rows)
         keys = [self._key(row.text) for row in rows]
         asked = [row.text for row, key in zip(rows, keys, strict=True) if key not in self._answers]
         if asked:
@@ -64,15 +64,18 @@ class RewriteStage:
         return digest({"text": text, "model": self._config.model, "url": self._config.endpoint})
 
 
-def _with_answer(row: PromptRow, answer: dict[str, Any]) -> tuple[PromptRow, str | None]:
+def _with_answer(row: PromptRow, answer: dict[str, Any]) -> PromptRow:
     if answer["source"] == "original":
         warning = f"not rewritten: {answer['reason']}"
-        return dataclasses.replace(row, warnings=(*row.warnings, warning)), None
+        return dataclasses.replace(row, warnings=(*row.warnings, warning))
     num_frames = row.num_frames
     if not row.explicit_length and answer["num_frames"] is not None:
         num_frames = answer["num_frames"]
     warnings = tuple(w for w in row.warnings if w != "not_english")
-    changed = dataclasses.replace(
-        row, text=answer["text"], num_frames=num_frames, warnings=warnings
+    return dataclasses.replace(
+        row,
+        text=answer["text"],
+        num_frames=num_frames,
+        warnings=warnings,
+        original_text=row.text,
     )
-    return changed, row.text

@@ -20,6 +20,7 @@ from hymotion_ray.formats.prompts.values import (
     as_num_steps,
     as_seeds,
     as_text,
+    is_absent,
     printable,
     settle_length,
 )
@@ -55,6 +56,8 @@ class PromptRow:
     """Length that was asked for; another than `num_frames` when that was clamped."""
     warnings: tuple[str, ...]
     """Short words: clamped, not_english, seeds_repeated, id_suffixed."""
+    explicit_length: bool = True
+    """Whether the file gave the length."""
     original_text: str | None = None
     """The file's sentence where a rewriter has put another into `text`."""
 
@@ -161,4 +164,5 @@ class RowBuilder:
             explicit_id=prompt_id != "",
             requested_frames=requested,
             warnings=warnings,
+            explicit_length=not all(is_absent(fields.get(n)) for n in ("num_frames", "duration")),
         )
