@@ -47,16 +47,30 @@ def from_body_mesh(mesh: BodyMesh) -> Figure:
     owner = np.array([_body_joint(j) for j in range(len(PARENTS))], dtype=np.uint8)
     vertices = np.asarray(mesh.vertices, dtype=np.float32)
     faces = np.asarray(mesh.faces, dtype=np.int32).reshape(-1, 3)
-    weights = np.asarray(mesh.skin_weights, dtype=np.float32)
-    indices = owner[np.asarray(mesh.skin_indices, dtype=np.int64)]
+    dense = np.zeros((len(vertices), NUM_BODY_JOINTS))
+    rows = np.arange(len(vertices))
+    for k in range(mesh.skin_indices.shape[1]):
+        dense[rows, owner[mesh.skin_indices[:, k]]] += mesh.skin_weights[:, k]
+    skin_indices, skin_weights = strongest(dense)
     return Figure(
         vertices=vertices,
         normals=vertex_normals(vertices, faces),
         faces=faces,
-        skin_indices=np.where(weights > 0, indices, 0).astype(np.uint8),
-        skin_weights=weights / weights.sum(axis=1, keepdims=True),
+        skin_indices=skin_indices,
+        skin_weights=skin_weights,
         tones=np.zeros(len(vertices), dtype=np.uint8),
     )
+
+
+def strongest(dense: NDArray[np.float64]) -> tuple[NDArray[np.uint8], Floats]:
+    """The four strongest of weights (V,22) as indices (V,4) u1 and weights (V,4) f4 of sum 1.
+
+    Each joint stands once in a row, unused places are joint 0 at weight 0, as glTF wants it.
+    """
+    order = np.argsort(-dense, axis=1, kind="stable")[:, :4]
+    weights = np.take_along_axis(dense, order, axis=1)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.where(weights > 0, order, 0).astype(np.uint8), weights.astype(np.float32)
 
 
 def vertex_normals(vertices: Floats, faces: NDArray[np.int32]) -> Floats:

@@ -21,14 +21,10 @@ from numpy.typing import NDArray
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.figure import TONE_COLOURS, Figure
 from hymotion_ray.formats.mannequin import figure_of
+from hymotion_ray.formats.tracks import rotation_tracks
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
-from hymotion_ray.motion.rotations import (
-    continuous_quats,
-    matrix_to_quat,
-    matrix_to_rot6d,
-    quat_to_matrix,
-)
+from hymotion_ray.motion.rotations import matrix_to_rot6d, quat_to_matrix
 from hymotion_ray.motion.skeleton import (
     JOINT_NAMES,
     NUM_BODY_JOINTS,
@@ -194,7 +190,7 @@ def _material() -> gltf.Material:
 
 def _joint_nodes(motion: Motion, num_joints: int) -> list[gltf.Node]:
     """Joints as nodes in the first frame's pose, so that a still viewer shows how it starts."""
-    quats, pelvis = _rotations(motion)[0], motion.joints[0, PELVIS].numpy()
+    quats, pelvis = rotation_tracks(motion)[0], motion.joints[0, PELVIS].numpy()
     nodes = []
     for joint in range(num_joints):
         children = [
@@ -212,16 +208,10 @@ def _joint_nodes(motion: Motion, num_joints: int) -> list[gltf.Node]:
     return nodes
 
 
-def _rotations(motion: Motion) -> NDArray[np.float32]:
-    """(L,22,4) f4 unit quaternions, each with the sign nearest to the frame before."""
-    quats = continuous_quats(matrix_to_quat(motion.local_rotations().double()))
-    return quats.numpy().astype(np.float32)
-
-
 def _animation(binary: _Binary, motion: Motion) -> gltf.Animation:
     times = (np.arange(motion.num_frames) / motion.fps).astype(np.float32)
     clock = binary.add(times, bounds=True)
-    quats = _rotations(motion)
+    quats = rotation_tracks(motion)
     tracks = [(PELVIS, "translation", motion.joints[:, PELVIS].numpy().astype(np.float32))]
     tracks += [(joint, "rotation", quats[:, joint]) for joint in range(NUM_BODY_JOINTS)]
     animation = gltf.Animation(name="Motion")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -23,9 +24,9 @@ from numpy.typing import NDArray
 from hymotion_ray.formats.atomic import write_bytes
 from hymotion_ray.formats.figure import Figure
 from hymotion_ray.formats.mannequin import figure_of
+from hymotion_ray.formats.tracks import rotation_tracks
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
-from hymotion_ray.motion.rotations import continuous_quats, matrix_to_quat
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PARENTS, PELVIS, Skeleton
 
 _ASSETS = Path(__file__).resolve().parent.parent / "assets" / "viewer"
@@ -39,7 +40,7 @@ _SLOT = re.compile(r"<!--slot:(\w+)-->")
 
 def write_html(
     motions: Sequence[Motion],
-    path: str | Path,
+    path: str | os.PathLike[str],
     *,
     title: str = "HY-Motion clips",
     mesh: BodyMesh | None = None,
@@ -96,14 +97,13 @@ def viewer_data(motions: Sequence[Motion], *, mesh: BodyMesh | None = None) -> d
 
 
 def _clip_data(motion: Motion) -> dict[str, Any]:
-    quats = continuous_quats(matrix_to_quat(motion.local_rotations())).numpy()
     return {
         "fps": motion.fps,
         "num_frames": motion.num_frames,
         "meta": {
             key: value for key, value in motion.meta.items() if value == value
         },  # no NaN in JSON
-        "quats": _base64(np.round(quats * 32767), "<i2"),
+        "quats": _base64(np.round(rotation_tracks(motion) * 32767), "<i2"),
         "root": _base64(motion.joints[:, PELVIS].numpy(), "<f4"),
     }
 

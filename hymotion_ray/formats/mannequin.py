@@ -19,6 +19,7 @@ from hymotion_ray.formats.figure import (
     RIGHT,
     Figure,
     from_body_mesh,
+    strongest,
     vertex_normals,
 )
 from hymotion_ray.formats.loft import Doubles, Part, Shape, ball, loft
@@ -64,16 +65,14 @@ def _join(parts: list[Part]) -> Figure:
         np.int32
     )
     dense = np.concatenate([part.weights for part in parts])
-    order = np.argsort(-dense, axis=1, kind="stable")[:, :4]
-    weights = np.take_along_axis(dense, order, axis=1)
-    weights /= weights.sum(axis=1, keepdims=True)
+    skin_indices, skin_weights = strongest(dense)
     tones = np.concatenate([np.full(len(part.vertices), part.tone) for part in parts])
     return Figure(
         vertices=vertices,
         normals=vertex_normals(vertices, faces),
         faces=faces,
-        skin_indices=np.where(weights > 0, order, 0).astype(np.uint8),
-        skin_weights=weights.astype(np.float32),
+        skin_indices=skin_indices,
+        skin_weights=skin_weights,
         tones=tones.astype(np.uint8),
     )
 

@@ -6,7 +6,11 @@ Knows zip and the .npy header. Does not know what the arrays mean.
 from __future__ import annotations
 
 import io
+import lzma
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,11 +21,19 @@ from hymotion_ray.errors import InputError
 
 # An hour of AMASS at 120 fps with its markers is 1.5 GB; a motion file of ours is 0.2 MB.
 MAX_BYTES = 2 << 30
-# A file that is small and grows beyond this factor when unpacked is a bomb, not a motion.
-MAX_RATIO = 1100
+# Above this size a file that grows by more than this factor is a bomb, not a motion.
+LARGE_BYTES = 64 << 20
+MAX_RATIO = 100
 MAX_MEMBERS = 256
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of the zip format
 _UNIX = 3
+# What numpy raises on them, its repair of old headers included.
+_BAD_HEADER = (ValueError, SyntaxError, TypeError, tokenize.TokenError, MemoryError, RecursionError)
+# What zipfile and its decompressors raise on bytes that are not what they say.
+_DAMAGE = (
+    zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError,
+    OSError, OverflowError, RuntimeError, ValueError,
+)  # fmt: skip
 
 
 def pack(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
@@ -47,10 +59,8 @@ def unpack(content: bytes, name: str) -> dict[str, NDArray[np.generic]]:
             members = archive.infolist()
             _check_members(members, name)
             return {member.filename[:-4]: _read_member(archive, member, name) for member in members}
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as cause:
-        raise InputError(f"{name}: not an npz file or damaged: {cause}") from cause
-    except (RuntimeError, OSError) as cause:  # encrypted members; broken compressed data
-        raise InputError(f"{name}: cannot be unpacked: {cause}") from cause
+    except _DAMAGE as cause:
+        raise InputError(f"{name}: not an npz file, or damaged: {cause}") from cause
 
 
 def _npy_bytes(array: NDArray[np.generic]) -> bytes:
@@ -68,10 +78,10 @@ def _check_members(members: list[zipfile.ZipInfo], name: str) -> None:
             + (f", among them {odd[0]!r}" if odd else "")
         )
     size, packed = (sum(getattr(m, a) for m in members) for a in ("file_size", "compress_size"))
-    if size > MAX_BYTES or size > MAX_RATIO * max(packed, 1):
+    if size > MAX_BYTES or (size > LARGE_BYTES and size > MAX_RATIO * packed):
         raise InputError(
-            f"{name}: unpacks from {packed} to {size} bytes; at most {MAX_BYTES} bytes and"
-            f" {MAX_RATIO} times the packed size are read"
+            f"{name}: unpacks from {packed} to {size} bytes; at most {MAX_BYTES} bytes are read,"
+            f" and above {LARGE_BYTES} at most {MAX_RATIO} times the packed size"
         )
 
 
@@ -89,7 +99,7 @@ def _read_member(
                 npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             )
             shape, fortran, dtype = read_header(file)
-        except (ValueError, SyntaxError, TypeError) as cause:
+        except _BAD_HEADER as cause:
             raise InputError(f"{label} has a damaged header: {cause}") from cause
         if dtype.hasobject:
             raise InputError(f"{label} holds Python objects, which need pickle and are not read")

@@ -1,6 +1,6 @@
 """Motion files or output folders as one page, film or picture strip.
 
-Knows where a render's output folder keeps its clips (files, or Parquet shards with an `npz` column).
+Knows where a render's output folder keeps its clips: files, or Parquet shards with an `npz` column.
 Does not know manifests: what lies in the folder is shown.
 """
 

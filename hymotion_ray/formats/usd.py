@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from hymotion_ray.errors import MissingDependencyError
 from hymotion_ray.formats.figure import TONE_COLOURS, Figure
 from hymotion_ray.formats.mannequin import figure_of
+from hymotion_ray.formats.tracks import rotation_tracks
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
-from hymotion_ray.motion.rotations import continuous_quats, matrix_to_quat
 from hymotion_ray.motion.skeleton import JOINT_NAMES, NUM_BODY_JOINTS, PARENTS, PELVIS, Skeleton
 
 
@@ -88,7 +88,7 @@ def _translations(usd: Any, places: NDArray[np.float32]) -> Any:
 def _animation(usd: Any, stage: Any, motion: Motion) -> None:
     prim = usd.UsdSkel.Animation.Define(stage, "/Motion/Animation")
     prim.CreateJointsAttr(joint_paths())
-    quats = continuous_quats(matrix_to_quat(motion.local_rotations().double())).numpy()
+    quats = rotation_tracks(motion)
     real_first = np.concatenate([quats[..., 3:], quats[..., :3]], axis=-1).tolist()
     places = np.repeat(motion.skeleton.offsets[None, :NUM_BODY_JOINTS], motion.num_frames, axis=0)
     places = places.copy()

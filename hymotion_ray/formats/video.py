@@ -45,11 +45,11 @@ _ACCENT = (59, 110, 240)
 def write_mp4(
     motions: Sequence[Motion], path: str | os.PathLike[str], *, mesh: BodyMesh | None = None
 ) -> None:
-    """Write an H.264 film to a path or URL: the clips side by side, captioned, the camera following.
+    """Write an H.264 film to a path or URL: the clips side by side, captioned, the camera near.
 
     It runs at the highest frame rate among the clips and as long as the longest; shorter ones
-    hold their last frame. `OutputError` without motions or with more than 36, `MissingDependencyError`
-    without the extra.
+    hold their last frame. `OutputError` without motions or with more than 36,
+    `MissingDependencyError` without the extra.
     """
     _check_count(motions, _MAX_FILM_CLIPS)
     film = _Film(motions, mesh)

@@ -160,9 +160,11 @@ def test_random_damage_never_does_more_than_refuse():
 
 
 def test_third_party_files_give_bvhios_joints(shared: Path):
-    """The syntax reader is the ground for ingest: any channel order, six-channel joints, no End Site."""
+    """The syntax reader is the ground for ingest: any channel order, six channels, no End Site."""
     bvhio = pytest.importorskip("bvhio")
-    small = [p for p in sorted((shared / "motions" / "bvh").glob("*.bvh")) if p.stat().st_size < 3e5]
+    small = [
+        p for p in sorted((shared / "motions" / "bvh").glob("*.bvh")) if p.stat().st_size < 3e5
+    ]
     assert small
     for path in small:
         clip = parse_bvh(path.read_bytes(), path.name)

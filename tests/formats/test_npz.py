@@ -106,7 +106,7 @@ def test_world_joints_on_request():
 
 
 def test_smpl_blender_addon_would_read_it():
-    """The rules by which the add-on reads AMASS files (data.md section 2.1), followed in its order."""
+    """The rules by which the add-on reads AMASS files, in its order (reasoned, not run)."""
     data = arrays_of(write_npz(tumble(), axis="z-up"))
     rate = next(k for k in ("mocap_frame_rate", "mocap_framerate", "fps") if k in data)
     assert int(int(data[rate]) / 30) >= 1  # its stride; 0 would be an endless loop
@@ -121,7 +121,9 @@ def test_smpl_blender_addon_would_read_it():
 def test_arrays_equal_the_reference(case, flavour):
     expected = load_file(GOLDEN / case / "expected.safetensors")
     rest = np.fromfile(GOLDEN / case / "body" / "j_template.bin", dtype="<f4").reshape(52, 3)
-    rot6d, transl = (torch.from_numpy(expected[f"decode.{name}"][0]) for name in ("rot6d", "transl"))
+    rot6d, transl = (
+        torch.from_numpy(expected[f"decode.{name}"][0]) for name in ("rot6d", "transl")
+    )
     motion = Motion.from_rotations(rot6d, transl, Skeleton(rest), 30.0)
     data = arrays_of(write_npz(motion, flavour=flavour))
     for key in ("poses", "trans"):
@@ -183,7 +185,11 @@ def test_released_tools_file_is_read():
 
 def test_amass_sample_gender_as_bytes_and_markers_do_not_matter():
     data = as_amass(write_npz(tumble(), axis="z-up"))
-    data |= {"gender": np.array(b"male"), "dmpls": np.zeros((40, 8)), "marker_data": np.ones((40, 9))}
+    data |= {
+        "gender": np.array(b"male"),
+        "dmpls": np.zeros((40, 8)),
+        "marker_data": np.ones((40, 9)),
+    }
     assert read_npz(npz(**data)).num_frames == 40
 
 
@@ -248,7 +254,7 @@ def test_header_that_promises_more_than_the_file_holds():
 
 
 def test_header_that_is_no_literal():
-    header = b"{'descr': '<f8', 'shape': ((((" .ljust(118) + b"\n"
+    header = b"{'descr': '<f8', 'shape': ((((".ljust(118) + b"\n"
     content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
     with pytest.raises(InputError, match="damaged header"):
         read_npz(member("poses.npy", content))

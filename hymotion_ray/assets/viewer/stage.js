@@ -20,7 +20,11 @@ const HyMotionStage = (() => {
     const vertices = decode(data.vertices, Int16Array);
     const position = Float32Array.from(vertices, (v) => v * data.unit);
     const faces = decode(data.faces, position.length / 3 > 65535 ? Uint32Array : Uint16Array);
-    const weights = Float32Array.from(decode(data.skin_weights, Uint8Array), (w) => w / 255);
+    const weights = Float32Array.from(decode(data.skin_weights, Uint8Array));
+    for (let i = 0; i < weights.length; i += 4) {
+      const sum = weights[i] + weights[i + 1] + weights[i + 2] + weights[i + 3];
+      for (let k = 0; k < 4; k++) weights[i + k] /= sum;
+    }
     const geometry = new THREE.BufferGeometry();
     geometry.setIndex(new THREE.BufferAttribute(faces, 1));
     geometry.setAttribute('position', new THREE.BufferAttribute(position, 3));
@@ -304,5 +308,7 @@ const HyMotionStage = (() => {
     return { draw, setTheme, canvas: renderer.domElement };
   }
 
-  return { create, readFigure, readClip };
+  const joints = (clip) => clip.object.bones.map((bone) => va.setFromMatrixPosition(bone.matrixWorld).toArray());
+
+  return { create, readFigure, readClip, joints };
 })();

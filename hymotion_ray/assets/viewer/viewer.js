@@ -273,6 +273,9 @@
     seek(0);
   }
 
+  // World positions of a clip's joints as last drawn, [[x, y, z], ...] in metres; for checks.
+  const joints = (index) => HyMotionStage.joints(cards[index].clip);
+
   const KEYS = {
     ' ': () => setPlaying(!state.playing),
     ArrowLeft: (event) => step(event.shiftKey ? -10 : -1),
@@ -335,6 +338,6 @@
     requestAnimationFrame((now) => { last = now; tick(now); });
   }
 
-  window.hymotionViewer = { add, clear, seek, play: () => setPlaying(true), pause: () => setPlaying(false), state, view };
+  window.hymotionViewer = { add, clear, seek, joints, play: () => setPlaying(true), pause: () => setPlaying(false), state, view };
   start();
 })();
