@@ -37,6 +37,17 @@ class PromptError(InputError):
         return str(self.args[0])
 
 
+class SourceError(InputError):
+    """One motion file or clip cannot be ingested. `code` is a short stable word for tables."""
+
+    def __init__(self, message: str, code: str = "damaged") -> None:
+        super().__init__(message, code)
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class OutputError(HyMotionError):
     """The output folder or format cannot be used: it belongs to another run, or cannot be written."""
 
