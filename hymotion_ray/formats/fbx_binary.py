@@ -88,7 +88,7 @@ def _property(value: Property | Int64) -> bytes:
 def _array(array: NDArray[np.generic]) -> bytes:
     flat = np.ascontiguousarray(array).reshape(-1)
     data = flat.astype(flat.dtype.newbyteorder("<")).tobytes()
-    packed = zlib.compress(data, 6) if len(data) > _COMPRESS_ABOVE else data
+    packed = zlib.compress(data, 1) if len(data) > _COMPRESS_ABOVE else data
     is_packed = len(data) > _COMPRESS_ABOVE
     code = _ARRAY_CODES[flat.dtype.str[1:]]
     return code + struct.pack("<III", len(flat), int(is_packed), len(packed)) + packed

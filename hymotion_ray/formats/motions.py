@@ -7,9 +7,11 @@ inside, nor pages, films and pictures: those show several motions and come from 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+import torch
 
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.atomic import read_bytes, write_bytes
@@ -19,6 +21,7 @@ from hymotion_ray.formats.glb import read_glb, write_glb
 from hymotion_ray.formats.npz import Axis, read_npz, write_npz
 from hymotion_ray.formats.usd import write_usda
 from hymotion_ray.motion.motion import Motion
+from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, generic_skeleton
 
 MAX_INPUT_BYTES = 2 << 30
 _PREVIEWS = (".html", ".mp4", ".png")
@@ -53,14 +56,26 @@ def encode_motion(motion: Motion, name: str, *, axis: Axis = "y-up") -> bytes:
     """The bytes of a file of format `name`, the same for the same motion.
 
     axis: of the arrays in npz; the other formats say or fix their own axes and ignore it.
-    `OutputError` for an unknown format, `MissingDependencyError` where its library is missing.
+    `OutputError` for an unknown format or a motion that is not finite, `MissingDependencyError`
+    where its library is missing.
     """
     entry = FORMATS.get(name.lower())
     if entry is None:
         raise OutputError(f"unknown motion format {name!r}; allowed: {', '.join(FORMATS)}")
+    if not (motion.rot6d.isfinite().all() and motion.transl.isfinite().all()):
+        raise OutputError("the motion holds NaN or infinite numbers; it is not written")
     if entry.name == "npz":
         return write_npz(motion, axis=axis)
     return entry.write(motion)
+
+
+def check_formats(names: Sequence[str]) -> None:
+    """Raise what `encode_motion` would raise for a format that is unknown or lacks its library."""
+    skeleton = generic_skeleton()
+    upright = torch.tensor([1.0, 0, 0, 1, 0, 0]).repeat(2, NUM_BODY_JOINTS, 1)
+    motion = Motion.from_rotations(upright, torch.zeros(2, 3), skeleton, 30)
+    for name in names:
+        encode_motion(motion, name)
 
 
 def decode_motion(content: bytes, name: str, source: str = "") -> Motion:

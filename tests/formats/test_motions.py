@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -74,6 +76,15 @@ def test_unknown_names_of_formats():
         encode_motion(tumble(), "abc")
     with pytest.raises(InputError, match=r"clip\.abc"):
         decode_motion(b"", "abc", "clip.abc")
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_a_motion_that_is_not_finite_is_not_written(name):
+    motion = tumble()
+    transl = motion.transl.clone()
+    transl[3, 1] = float("nan")
+    with pytest.raises(OutputError, match="NaN"):
+        encode_motion(dataclasses.replace(motion, transl=transl), name)
 
 
 def test_formats_agree_with_each_other():

@@ -102,8 +102,8 @@ const HyMotionStage = (() => {
       group.add(part);
     }
     const path = new THREE.Line(new THREE.BufferGeometry(), materials.path);
-    const floor = clip.root.map((value, i) => (i % 3 === 1 ? 0.006 : value));
-    path.geometry.setAttribute('position', new THREE.BufferAttribute(floor, 3));
+    const ground = clip.root.map((value, i) => (i % 3 === 1 ? 0.006 : value));
+    path.geometry.setAttribute('position', new THREE.BufferAttribute(ground, 3));
     path.frustumCulled = false;
     group.add(path);
     return { group, mesh, bones, sticks, knots, path };
@@ -193,7 +193,7 @@ const HyMotionStage = (() => {
     sun.shadow.mapSize.set(1024, 1024);
     sun.shadow.radius = 7;
     sun.shadow.bias = -0.0004;
-    sun.shadow.normalBias = 0.02;
+    sun.shadow.normalBias = 0.03;
     Object.assign(sun.shadow.camera, { left: -1.7, right: 1.7, top: 1.7, bottom: -1.7, near: 0.5, far: 14 });
     const floor = new THREE.Mesh(new THREE.CircleGeometry(14, 48), new THREE.ShadowMaterial({ opacity: 0.2 }));
     const grid = new THREE.Mesh(new THREE.PlaneGeometry(24, 24), gridMaterial());
@@ -241,7 +241,7 @@ const HyMotionStage = (() => {
       const frame = Math.min(Math.max(time * clip.fps, 0), clip.num_frames - 1);
       const i = Math.min(Math.floor(frame), Math.max(clip.num_frames - 2, 0));
       const next = Math.min(i + 1, clip.num_frames - 1);
-      let distance = 4.9 * size;
+      let distance = 5.2 * size;
       if (view.follow) {
         target.fromArray(clip.centre, 3 * i).lerp(va.fromArray(clip.centre, 3 * next), frame - i);
       } else {
