@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ _ENVIRONMENT = {
 }
 _OBJECT_STORE_BYTES = 256 * 1024 * 1024
 _RAY_DIR = pytest.StashKey[str]()
+_RAY_IS_OURS = pytest.StashKey[bool]()
 
 # The same examples in every run, however slow the machine is.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
@@ -59,7 +61,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", name="ray")
-def ray_session() -> Iterator[ModuleType]:
+def ray_session(pytestconfig: pytest.Config) -> Iterator[ModuleType]:
     """Give the `ray` module, connected to a local four-CPU Ray that the whole session shares."""
     import ray
 
@@ -71,8 +73,25 @@ def ray_session() -> Iterator[ModuleType]:
         log_to_driver=False,
         logging_level="error",
     )
+    pytestconfig.stash[_RAY_IS_OURS] = True
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def no_stray_ray(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that is not marked `ray` and yet started one.
+
+    Many calls of ray start a cluster when there is none, so that code meant to run without Ray can
+    start one unnoticed, slowly, and in the way of the session's own.
+    """
+    yield
+    ray = sys.modules.get("ray")
+    if ray is None or request.config.stash.get(_RAY_IS_OURS, False):
+        return
+    if ray.is_initialized() and request.node.get_closest_marker("ray") is None:
+        ray.shutdown()
+        pytest.fail("this test started a Ray by itself; what it calls is meant to run without one")
 
 
 @pytest.fixture(scope="session")
@@ -133,3 +152,19 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     shutil.copytree(text, folder / "text", dirs_exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of a tiny Qwen3 model."""
+    from tiny_models import save_qwen3
+
+    return save_qwen3(tmp_path_factory.mktemp("models") / "qwen3")
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of a tiny CLIP model."""
+    from tiny_models import save_clip
+
+    return save_clip(tmp_path_factory.mktemp("models") / "clip")
