@@ -100,12 +100,16 @@ def _clip_data(motion: Motion) -> dict[str, Any]:
     return {
         "fps": motion.fps,
         "num_frames": motion.num_frames,
-        "meta": {
-            key: value for key, value in motion.meta.items() if value == value
-        },  # no NaN in JSON
+        "meta": {key: _shown(value) for key, value in motion.meta.items()},
         "quats": _base64(np.round(rotation_tracks(motion) * 32767), "<i2"),
         "root": _base64(motion.joints[:, PELVIS].numpy(), "<f4"),
     }
+
+
+def _shown(value: str | int | float) -> str | int | float:
+    """A value as JSON and JavaScript keep it: NaN and integers beyond 53 bits become text."""
+    is_safe = isinstance(value, str) or abs(value) <= 2**53 - 1
+    return value if is_safe else str(value)
 
 
 def _figure_data(figure: Figure, skeleton: Skeleton) -> dict[str, Any]:
