@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -121,7 +122,8 @@ def render(dry_run: bool, as_json: bool, **options: Any) -> None:
         sys.exit(described["exit_code"])
     from hymotion_ray.engine.render.job import run_job
 
-    report = run_job(config, say)
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
+        report = run_job(config, say)
     _print(report.to_mapping(), as_json, report.words)
     sys.exit(report.exit_code)
 
@@ -189,3 +191,7 @@ def _print(mapping: dict[str, Any], as_json: bool, words: Callable[[], str] | No
         click.echo(json.dumps(mapping, indent=1, ensure_ascii=False))
     else:
         click.echo(words())
+
+
+if __name__ == "__main__":
+    main()

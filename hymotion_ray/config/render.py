@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hymotion_ray.config.fields import require
-from hymotion_ray.config.sampling import Method, Precision
+from hymotion_ray.config.sampling import Method, Precision, SamplingConfig
 from hymotion_ray.config.text import TextPlacement
 
 RENDER_SCHEMA_VERSION = 1
@@ -138,6 +138,13 @@ class RenderConfig:
             "duration",
             self.duration,
             "seconds > 0",
+        )
+        SamplingConfig(
+            **{
+                name: value
+                for name in ("num_steps", "guidance_scale", "method")
+                if (value := getattr(self, name)) is not None
+            }
         )
         require(1 <= self.best_of <= 64, "best_of", self.best_of, "1 to 64")
         require(len(self.formats) > 0, "formats", self.formats, "at least one")

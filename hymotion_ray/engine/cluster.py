@@ -23,7 +23,7 @@ for _name, _value in _QUIET.items():
 import ray  # noqa: E402 - reads the environment above when imported
 
 _LOCAL_STORE_BYTES = 1 << 30
-_EXTRA_LOCAL_CPUS = 2
+_EXTRA_LOCAL_CPUS = 3
 """Logical CPUs beyond the real ones, so that light stages find a place beside the samplers."""
 
 

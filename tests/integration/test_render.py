@@ -134,7 +134,7 @@ def test_a_clip_has_the_same_bytes_whatever_it_is_rendered_with(
 
 def test_another_setting_is_refused_with_both_values(job: Callable[..., JobReport]) -> None:
     job()
-    with pytest.raises(OutputError, match="guidance_scale is 2.0 there, 3.0 here"):
+    with pytest.raises(OutputError, match=r"guidance_scale is 2\.0 there, 3\.0 here"):
         job(guidance_scale=3.0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_models import save_clip, save_qwen3
 
 from hymotion_ray.config import TextConfig
 from hymotion_ray.config.text import TextPlacement
@@ -13,18 +12,6 @@ from hymotion_ray.text.encoder import TextEncoder
 from hymotion_ray.text.load import load_encoder
 
 ASSETS = Path(__file__).resolve().parents[2] / "hymotion_ray" / "assets" / "tiny"
-
-
-@pytest.fixture(scope="session")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a tiny Qwen3 model."""
-    return save_qwen3(tmp_path_factory.mktemp("models") / "qwen3")
-
-
-@pytest.fixture(scope="session")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a tiny CLIP model."""
-    return save_clip(tmp_path_factory.mktemp("models") / "clip")
 
 
 @pytest.fixture(scope="session", params=[1, 4], ids=["1 row", "4 rows"])

@@ -10,12 +10,14 @@ from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.render.folder import existing_folder
 from hymotion_ray.engine.render.plan import MAX_FRAMES, count_only, prompt_rows
 from hymotion_ray.formats.atomic import open_store
+from hymotion_ray.formats.motions import check_formats
 
 STAGES = ("read", "rewrite", "plan", "encode", "sample", "decode", "export")
 
 
 def describe(config: RenderConfig, say: Callable[[str], None]) -> dict[str, Any]:
     """Config, stages and counts, JSON-ready; raises what the job itself would raise so far."""
+    check_formats(config.all_formats)
     existing_folder(open_store(config.out))
     counts = count_only(prompt_rows(config, MAX_FRAMES, say), config)
     stages = [s for s in STAGES if s != "rewrite" or config.rewrite is not None]

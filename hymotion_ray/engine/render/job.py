@@ -42,6 +42,7 @@ from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.worklist import Worklist
 from hymotion_ray.formats.atomic import Store, open_store
+from hymotion_ray.formats.motions import check_formats
 
 HASH_FOLDERS_ABOVE = 10_000
 """Clips in a folder above which files are spread over 256 sub-folders."""
@@ -116,6 +117,7 @@ def run_job(config: RenderConfig, say: Callable[[str], None]) -> JobReport:
     Raises the errors of `hymotion_ray.errors` for what stops the job before it starts.
     """
     store = open_store(config.out)
+    check_formats(config.all_formats)
     earlier = existing_folder(store)
     model = ModelInfo.read(config)
     settings = model.folder_settings(config)

@@ -59,7 +59,9 @@ def place(resources: ResourceConfig, cluster: ClusterInfo, encoder_is_large: boo
     num_samplers = resources.num_samplers
     if num_samplers is None:
         num_samplers = int(cluster.num_gpus if sampler_gpus else max(1, cluster.num_cpus))
-    light_cpus = 0.25
+    # Whole CPUs where they are: Ray starts a worker process for each fraction that fits.
+    spare = cluster.total_cpus - _READ_CPUS - num_samplers
+    light_cpus = 1.0 if spare >= resources.num_encoders + 1 else 0.25
     left = cluster.total_cpus - _READ_CPUS - light_cpus * (resources.num_encoders + 1)
     return Placement(
         num_encoders=resources.num_encoders,
