@@ -52,7 +52,7 @@ def main(
     from hymotion_ray.engine.train.batches import Batches
     from hymotion_ray.engine.train.clips import build_tracks
     from hymotion_ray.engine.train.loop import Report, train
-    from hymotion_ray.formats.checkpoint import Checkpoint, write_model
+    from hymotion_ray.formats.models.checkpoint import Checkpoint, write_model
     from hymotion_ray.motion.skeleton import generic_skeleton
     from hymotion_ray.text.static import StaticEncoder
 

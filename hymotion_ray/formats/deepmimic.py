@@ -29,6 +29,7 @@ Array = NDArray[np.float64]
 
 NUM_COLUMNS = 44
 MIN_FRAMES = 2
+SWAY = math.radians(30)
 
 # name, parent, offset from the parent in metres, first column, "ball" | "hinge" | "fixed"
 _BODY: tuple[tuple[str, str | None, tuple[float, float, float], int, str], ...] = (
@@ -93,7 +94,8 @@ class DeepMimicClip:
 
         In the last `blend` seconds of a cycle the pose eases into the first one, so that cycles
         join without a jump. A later cycle is moved by the travel and turned by the yaw that one
-        cycle gains. Between cycles the pose is held for `pause` seconds.
+        cycle gains; a yaw below 30 degrees counts as a gait's sway and is closed like the pose, so
+        that a walk stays straight. Between cycles the pose is held for `pause` seconds.
         """
         cycle, turn = self._closed(blend)
         origin, end = cycle.root[0] * (1, 0, 1), cycle.root[-1] * (1, 0, 1)
@@ -119,9 +121,10 @@ class DeepMimicClip:
 
     def _closed(self, blend: float) -> tuple[DeepMimicClip, Rotation]:
         """The clip easing into its first pose, height and tilt; and the yaw that it still gains."""
-        turn = _yaw(
-            Rotation.from_quat(self.local[-1, 0]) * Rotation.from_quat(self.local[0, 0]).inv()
-        )
+        start, end = (Rotation.from_quat(self.local[i, 0]) for i in (0, -1))
+        turn = _yaw(end * start.inv())
+        if turn.magnitude() < SWAY:
+            turn = Rotation.identity()
         part = np.clip((self.times - self.duration + blend) / max(blend, 1e-9), 0.0, 1.0)
         ease = part * part * (3 - 2 * part)
         root, local = self.root.copy(), self.local.copy()

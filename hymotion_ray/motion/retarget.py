@@ -2,7 +2,8 @@
 
 Knows how a pose carries over between bodies of different proportions: limbs keep their direction
 and twist, the trunk's bend is shared among our spine joints, and the root moves by the ratio of leg
-lengths. Does not know any file format; a reader supplies `WorldFrames`.
+lengths. Does not know any file format; a reader supplies `WorldFrames` for `retarget`, or world
+frames and a `Humanoid` for `retarget_humanoid`, which finds by itself how the rig stands at rest.
 
 Shape letters: L frames, S source joints, 22 our body joints.
 """
@@ -19,8 +20,10 @@ from scipy.spatial.transform import Rotation
 
 from hymotion_ray.errors import InputError
 from hymotion_ray.motion.ground import joint_floor
+from hymotion_ray.motion.humanoid import Humanoid
 from hymotion_ray.motion.kinematics import forward_kinematics
 from hymotion_ray.motion.motion import Motion
+from hymotion_ray.motion.rest_frames import BONES, between, bone, rest_frames, turns_between, unit
 from hymotion_ray.motion.rotations import matrix_to_rot6d
 from hymotion_ray.motion.skeleton import (
     HIPS,
@@ -114,6 +117,121 @@ def retarget(
     gaps = posed[:, limbs] - our_hips - scale * (frames.positions[:, sources] - source_hips)
     motion = Motion.from_rotations(matrix_to_rot6d(local), transl, skeleton, fps)
     return Retargeted(motion, scale, float(np.linalg.norm(gaps, axis=-1).mean()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitReport:
+    """How well a motion fits the clip it was made from.
+
+    scale: our leg over the source's; leg_length: of the source, metres. mean_error_m, max_error_m:
+    distance of our driven limb joints and head from the source's times scale, both measured from
+    the middle of the hips: mean over joints and frames, and the largest mean of one frame. Other
+    proportions (short arms, a large head) show here. mean_angle_deg: mean angle between our limb
+    bones and the source's: proportions do not show. missing: joints of ours without a source joint.
+    by_rest: whether the rig's rest pose told how its frames sit, see `rest_frames`.
+    """
+
+    mean_error_m: float
+    max_error_m: float
+    mean_angle_deg: float
+    scale: float
+    leg_length: float
+    missing: tuple[str, ...] = ()
+    by_rest: bool = True
+
+
+def retarget_humanoid(
+    rotations: Array, positions: Array, humanoid: Humanoid, skeleton: Skeleton, fps: float
+) -> tuple[Motion, FitReport]:
+    """Put a rig's motion on `skeleton`, on the floor y = 0; over the floor it stays where it was.
+
+    rotations (L,S,3,3), positions (L,S,3): world, metres, Y up, at `fps`. Limbs point exactly as
+    the source's do; trunk and neck share the bend of the source's, whatever their number of joints;
+    the middle of the hips moves by the ratio of leg lengths.
+    """
+    rest = skeleton.rest[:NUM_BODY_JOINTS].astype(np.float64)
+    fixed, by_rest = rest_frames(rotations, positions, humanoid, rest)
+    world, missing = _humanoid_rotations(rotations, positions, humanoid, rest, fixed)
+    local = torch.from_numpy(_local_rotations(world))
+    posed = forward_kinematics(local, skeleton)[1][:, :NUM_BODY_JOINTS].numpy()
+    leg_length = humanoid.leg_length(positions)
+    scale = skeleton.leg_length / leg_length
+    source_hips = positions[:, [humanoid.joints[_BODY[j]] for j in HIPS]].mean(axis=1)
+    our_hips = posed[:, HIPS].mean(axis=1)
+    transl = torch.from_numpy(scale * source_hips - our_hips)
+    transl[:, 1] -= joint_floor(torch.from_numpy(posed) + transl[:, None], skeleton)
+    mean_error, max_error, angle = _fit(
+        posed - our_hips[:, None], scale * (positions - source_hips[:, None]), humanoid
+    )
+    motion = Motion.from_rotations(matrix_to_rot6d(local), transl, skeleton, fps)
+    return motion, FitReport(
+        mean_error_m=mean_error,
+        max_error_m=max_error,
+        mean_angle_deg=angle,
+        scale=scale,
+        leg_length=leg_length,
+        missing=missing,
+        by_rest=by_rest,
+    )
+
+
+def _humanoid_rotations(
+    rotations: Array, positions: Array, humanoid: Humanoid, rest: Array, fixed: dict[str, Array]
+) -> tuple[Array, tuple[str, ...]]:
+    """(L,22,3,3) world rotations of our joints, and the joints that have no source."""
+    turned = {
+        name: rotations[:, joint] @ fixed[name]
+        for name, joint in humanoid.joints.items()
+        if name != "Spine3"
+    }
+    pelvis = turned["Pelvis"]
+    spine = [rotations[:, j] @ fixed[f"spine:{k}"] for k, j in enumerate(humanoid.spine)]
+    neck = [rotations[:, j] @ fixed[f"neck:{k}"] for k, j in enumerate(humanoid.neck)]
+    turned["Spine3"] = spine[-1]
+    for name, share in (("Spine1", 1 / 3), ("Spine2", 2 / 3)):
+        turned[name] = _along([pelvis, *spine], share)
+    turned["Head"] = neck[-1] if neck else spine[-1]
+    turned["Neck"] = _along([spine[-1], *neck], 1 / 2)
+    for name, end in BONES.items():
+        along = unit(positions[:, humanoid.joints[end]] - positions[:, humanoid.joints[name]])
+        turned[name] = turns_between(turned[name] @ bone(rest, name), along) @ turned[name]
+    missing = [] if neck else ["Neck", "Head"]
+    for j, name in enumerate(_BODY):
+        if name not in turned:
+            missing.append(name)
+            turned[name] = turned[_BODY[PARENTS[j]]]
+    return np.stack([turned[name] for name in _BODY], axis=1), tuple(missing)
+
+
+def _along(chain: list[Array], share: float) -> Array:
+    """Rotations (L,3,3) at a share of the way along a chain of joints, equal steps between them."""
+    place = share * (len(chain) - 1)
+    first = min(int(place + 1e-9), max(len(chain) - 2, 0))
+    if place - first < 1e-9:
+        return chain[first]
+    return between(chain[first], chain[first + 1], place - first)
+
+
+def _fit(posed: Array, source: Array, humanoid: Humanoid) -> tuple[float, float, float]:
+    """Mean and largest joint distance in metres, and mean angle of limb bones in degrees.
+
+    posed (L,22,3) ours and source (L,S,3), both from the middle of the hips.
+    """
+    pairs = {
+        j: humanoid.joints[name]
+        for j, name in enumerate(_BODY)
+        if name in humanoid.joints and name[1] == "_" and not name.endswith(("Collar", "Foot"))
+    }
+    if humanoid.neck:
+        pairs[_BODY.index("Head")] = humanoid.neck[-1]
+    gaps = np.linalg.norm(posed[:, list(pairs)] - source[:, list(pairs.values())], axis=-1)
+    angles = []
+    for name, end in BONES.items():
+        ours = unit(posed[:, _BODY.index(end)] - posed[:, _BODY.index(name)])
+        theirs = unit(source[:, humanoid.joints[end]] - source[:, humanoid.joints[name]])
+        angles.append(np.degrees(np.arccos(np.clip((ours * theirs).sum(axis=-1), -1, 1))))
+    per_frame = gaps.mean(axis=1)
+    return float(gaps.mean()), float(per_frame.max()), float(np.mean(angles))
 
 
 def _world_rotations(frames: WorldFrames, rest: Array, drivers: Mapping[str, str]) -> Array:

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hymotion_ray.engine.train.clips import FPS, MIN_FRAMES, TURNS, Track
-from hymotion_ray.motion.rotations import heading, rot6d_to_matrix
 from hymotion_ray.text.encoder import TextEncoder
 
 STRAIGHT_DEGREES_PER_SECOND = 6.0
 """A window that turns less than this on the whole goes straight."""
 CONSTANT_STD = 1e-3
 """Features with a smaller deviation are constants (model.md section 5)."""
-STATISTICS_BATCHES = 40
+STATISTICS_BATCHES = 12
+TOKEN_MULTIPLE = 8
 
 _SUBJECTS = (
     "a person", "the person", "someone", "somebody", "a man", "a woman", "the man", "he", "she",
@@ -40,19 +41,19 @@ _SETTINGS = (
 _VARIANTS = 12
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Windows and what is said of them.
-
-    x (B,L,201) normalised motion, 0 past a row's end; length (B,) frames; context (B,N,C), vector
-    (B,1,V) and context_length (B,) the features of a caption each.
-    """
+class Batch(NamedTuple):
+    """Windows and what is said of them."""
 
     x: Tensor
+    """(B, L, 201) normalised motion, 0 past a row's end."""
     length: Tensor
+    """(B,) int64 frames."""
     context: Tensor
+    """(B, N, C) token features of a caption each."""
     vector: Tensor
+    """(B, 1, V) the captions' own features."""
     context_length: Tensor
+    """(B,) int64 tokens."""
 
 
 class Batches:
@@ -64,7 +65,7 @@ class Batches:
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
         self._features = torch.cat([track.features for track in tracks]).float()
-        facing = heading(rot6d_to_matrix(self._features[:, 3:9]))
+        facing = hip_heading(self._features)
         lengths = torch.tensor([len(track.features) for track in tracks])
         unwrapped = [np.unwrap(part.double().numpy()) for part in facing.split(lengths.tolist())]
         self._facing = torch.from_numpy(np.concatenate(unwrapped)).float().to(device)
@@ -77,7 +78,9 @@ class Batches:
         texts, self._caption_table = _caption_table(tracks, random.Random(seed))
         self._caption_table = self._caption_table.to(device)
         condition = encoder.encode(texts)
-        self._context = condition.context.float().to(device)
+        # Sequence lengths that are multiples of 8 keep attention's fast kernels on a GPU.
+        padding = -condition.context.shape[1] % TOKEN_MULTIPLE
+        self._context = F.pad(condition.context.float(), (0, 0, 0, padding)).to(device)
         self._vector = condition.vector.float().to(device)
         self._context_lengths = condition.length.to(device)
         size = self._context.square().sum() / (self._context_lengths.sum() * self._context.shape[2])
@@ -149,11 +152,19 @@ class Batches:
         return (torch.arange(num_frames, device=self.device) < length_B[:, None])[..., None]
 
 
+def hip_heading(features: Tensor) -> Tensor:
+    """The yaw (...,) in radians that bodies (..., 201) face, by the line from hip to hip.
+
+    As `motion.rotations.heading` for a body that stands; clear also for one that crawls or lies.
+    """
+    return torch.atan2(-features[..., 7], features[..., 3])
+
+
 def canonical(x_BLF: Tensor, facing_B: Tensor) -> Tensor:
     """Windows turned by -facing about Y and moved so that their first frame has x = z = 0.
 
     x (B,L,201) un-normalised features of a skeleton whose rest pelvis lies on the Y axis; facing
-    (B,) radians as `motion.rotations.heading`.
+    (B,) radians, 0 facing +Z and positive towards +X.
     """
     cosine, sine = facing_B.cos(), facing_B.sin()
     zero, one = torch.zeros_like(cosine), torch.ones_like(cosine)

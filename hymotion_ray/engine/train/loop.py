@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from hymotion_ray.config.model import ModelConfig
 from hymotion_ray.config.training import TrainingConfig
-from hymotion_ray.engine.train.batches import Batch, Batches
+from hymotion_ray.engine.train.batches import CONSTANT_STD, Batches
+from hymotion_ray.engine.train.step import make_step
 from hymotion_ray.flow.loss import flow_matching_loss
 from hymotion_ray.flow.path import interpolate, target
 from hymotion_ray.model.mmdit import MotionMMDiT
@@ -27,26 +28,46 @@ _INIT_STD = 0.02
 
 
 class FlowModel(nn.Module):
-    """The network with its learned null features, and the loss of one batch."""
+    """The network with its learned null features, and the loss of one batch.
 
-    def __init__(self, config: ModelConfig) -> None:
+    moving: (201,) bool, features that move at all. The others decode to their mean whatever the
+    network says, so they cost nothing: a narrow network need not carry their noise through.
+    """
+
+    moving: Tensor
+
+    def __init__(self, config: ModelConfig, moving: Tensor) -> None:
         super().__init__()
+        self.register_buffer("moving", moving, persistent=False)
         network = config.network
         self.network = MotionMMDiT(network, config.train_frames)
         self.null_vtxt_feat = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.vtxt_input_dim))
         self.null_ctxt_input = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.ctxt_input_dim))
         self.drops_context = config.enable_ctxt_null_feat
 
-    def forward(self, batch: Batch, noise_BLF: Tensor, t_B: Tensor, drop_B: Tensor) -> Tensor:
-        """Mean loss of a batch; `drop_B` marks rows that get the null condition."""
-        drop_B11 = drop_B[:, None, None]
-        vector = torch.where(drop_B11, self.null_vtxt_feat, batch.vector)
-        context = batch.context
+    def forward(
+        self,
+        x: Tensor,
+        length: Tensor,
+        context: Tensor,
+        vector: Tensor,
+        context_length: Tensor,
+        noise: Tensor,
+        t: Tensor,
+        drop: Tensor,
+    ) -> Tensor:
+        """Mean loss of a `Batch` with noise (B, L, 201) at t (B,).
+
+        drop (B,) bool marks rows that get the null condition instead of their own.
+        """
+        drop_B11 = drop[:, None, None]
+        vector = torch.where(drop_B11, self.null_vtxt_feat, vector)
         if self.drops_context:
             context = torch.where(drop_B11, self.null_ctxt_input, context)
-        x_t = interpolate(noise_BLF, batch.x, t_B)
-        pred = self.network(x_t, context, vector, t_B, batch.length, batch.context_length)
-        return flow_matching_loss(pred, target(noise_BLF, batch.x), batch.length)
+        x_t = interpolate(noise, x, t)
+        pred = self.network(x_t, context, vector, t, length, context_length)
+        velocity = target(noise, x)
+        return flow_matching_loss(torch.where(self.moving, pred, velocity), velocity, length)
 
 
 @dataclass(frozen=True)
@@ -67,12 +88,15 @@ def train(
 ) -> FlowModel:
     """Train from new weights and return the model that holds the running mean of them."""
     torch.manual_seed(config.seed)
-    model = FlowModel(model_config).to(batches.device)
+    model = FlowModel(model_config, batches.std >= CONSTANT_STD).to(batches.device)
     initialise(model.network)
     mean_model = copy.deepcopy(model).requires_grad_(False)
-    loss_of = torch.compile(model, dynamic=False) if config.compile else model
+    run = make_step(model, batches.device, config)
     optimizer = torch.optim.AdamW(
-        _parameter_groups(model, config.weight_decay), lr=config.learning_rate, betas=(0.9, 0.98)
+        _parameter_groups(model, config.weight_decay),
+        lr=config.learning_rate,
+        betas=(0.9, 0.98),
+        fused=True,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, config))
     buckets = _buckets(config)
@@ -83,22 +107,16 @@ def train(
         num_frames = next(buckets)
         num_rows = max(1, config.frames_per_batch // num_frames)
         batch = batches.draw(num_rows, num_frames, config.text_noise)
-        noise = batches.normal(*batch.x.shape)
-        t, drop = batches.uniform(num_rows), batches.uniform(num_rows) < model_config.cond_mask_prob
-        with torch.autocast(
-            batches.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
-        ):
-            loss = loss_of(batch, noise, t, drop)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        noise, t = batches.normal(*batch.x.shape), batches.uniform(num_rows)
+        drop = batches.uniform(num_rows) < model_config.cond_mask_prob
+        total_loss += run(*batch, noise, t, drop)
         total_norm += nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
         optimizer.step()
         schedule.step()
         _update_mean(mean_model, model, mean_decay(step, config.ema_decay))
-        total_loss += loss.detach()
         since += 1
         if on_report and (step % config.log_every == 0 or step == config.max_steps):
-            rate = schedule.get_last_lr()[0]
+            rate = float(schedule.get_last_lr()[0])
             on_report(Report(step, float(total_loss) / since, float(total_norm) / since, rate))
             total_loss.zero_()
             total_norm.zero_()
@@ -155,5 +173,6 @@ def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, o
 
 @torch.no_grad()
 def _update_mean(mean_model: nn.Module, model: nn.Module, decay: float) -> None:
-    means, values = list(mean_model.parameters()), list(model.parameters())
+    means: list[Tensor] = list(mean_model.parameters())
+    values: list[Tensor] = list(model.parameters())
     torch._foreach_lerp_(means, values, 1.0 - decay)
