@@ -14,7 +14,5 @@ def rotation_tracks(motion: Motion) -> NDArray[np.float32]:
 
     Each has the sign that is nearer to the frame before, so that blending takes the short way.
     """
-    quats = matrix_to_quat(motion.local_rotations().double())
-    if motion.num_frames > 1:
-        quats = continuous_quats(quats)
+    quats = continuous_quats(matrix_to_quat(motion.local_rotations().double()))
     return quats.numpy().astype(np.float32)

@@ -66,7 +66,8 @@ def continuous_quats(quat: Tensor) -> Tensor:
     What exporters need: players that blend the four numbers would else turn the long way round.
     """
     flips = (quat[1:] * quat[:-1]).sum(dim=-1) < 0
-    signs = torch.cat([torch.zeros_like(flips[:1]), flips]).cumsum(dim=0) % 2
+    first = torch.zeros_like(quat[:1, ..., 0], dtype=torch.bool)
+    signs = torch.cat([first, flips]).cumsum(dim=0) % 2
     return torch.where(signs[..., None] == 1, -quat, quat)
 
 

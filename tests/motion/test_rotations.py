@@ -123,3 +123,8 @@ def test_resampling_to_the_same_rate_changes_nothing() -> None:
 def test_resampling_to_no_rate_is_refused() -> None:
     with pytest.raises(InputError, match="above 0"):
         resample(_random(3)[:, None], torch.zeros(3, 3), 30, 0)
+
+
+def test_one_frame_has_one_quaternion() -> None:
+    quat = torch.randn(1, 22, 4)
+    assert torch.equal(continuous_quats(quat), quat)
