@@ -1,0 +1,1 @@
+"""Files in and out: prompts, models, motions, shards. One format a file."""

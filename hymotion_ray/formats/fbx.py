@@ -23,7 +23,7 @@ from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import JOINT_NAMES, NUM_BODY_JOINTS, PARENTS, PELVIS
 
-TICKS_PER_SECOND = 46186158000  # FBX's unit of time (data.md section 2.2)
+TICKS_PER_SECOND = 46186158000  # FBX's unit of time
 _LINEAR = 4  # key flag: linear interpolation
 _TIME_MODES = {120.0: 1, 100.0: 2, 60.0: 3, 50.0: 4, 48.0: 5, 30.0: 6, 24.0: 11, 25.0: 10}
 _CUSTOM_TIME_MODE = 14

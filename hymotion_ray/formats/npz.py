@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.npz_archive import pack, unpack
 from hymotion_ray.motion.motion import Motion
-from hymotion_ray.motion.rotations import matrix_to_rot6d, matrix_to_rotvec, rotvec_to_matrix
-from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PELVIS, Skeleton, generic_skeleton
+from hymotion_ray.motion.poses import from_smpl, poses_of, relaxed_hands, rot6d_of_poses, to_smpl
+from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, Skeleton, generic_skeleton
 
 Axis = Literal["y-up", "z-up"]
 Flavour = Literal["hymotion", "upstream"]
@@ -30,21 +30,6 @@ Arrays = dict[str, NDArray[np.generic]]
 
 SCHEMA_VERSION = 1
 NUM_BETAS = 16
-NUM_FINGER_JOINTS = 30
-# Turns AMASS's axes (Z up, metres) to ours: x -> x, y -> -z, z -> y (data.md section 1.1).
-Z_UP_TO_Y_UP = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
-# Rest pelvis of the neutral SMPL mean body (data.md section 1.1): what `trans` of a file for SMPL
-# tools counts from, because those tools put their own body there.
-SMPL_PELVIS = np.array([-0.001795, -0.223333, 0.028219])
-# Mean hand pose of SMPL-H, 15 left finger joints as axis-angle in radians, in the order index,
-# middle, pinky, ring, thumb (data.md section 2.1); the right hand mirrors it.
-_LEFT_HAND = (
-    (0.1117, 0.0429, -0.4164), (0.1088, -0.0660, -0.7562), (-0.0964, -0.0909, -0.1885),
-    (-0.1181, 0.0509, -0.5296), (-0.1437, 0.0552, -0.7049), (-0.0192, -0.0923, -0.3379),
-    (-0.4570, -0.1963, -0.6255), (-0.2147, -0.0660, -0.5069), (-0.3697, -0.0603, -0.0795),
-    (-0.1419, -0.0859, -0.6355), (-0.3033, -0.0579, -0.6314), (-0.1761, -0.1321, -0.3734),
-    (0.8510, 0.2769, -0.0915), (-0.4998, 0.0266, 0.0529), (0.5356, 0.0460, -0.2774),
-)  # fmt: skip
 
 
 def write_npz(
@@ -115,30 +100,17 @@ def read_npz(content: bytes, name: str = "npz") -> Motion:
     return _read_smpl(arrays, name)
 
 
-def hand_pose(hands: Hands) -> NDArray[np.float32]:
-    """(30,3) f4 axis-angle of the finger joints 22..51, radians."""
-    left = np.array(_LEFT_HAND, dtype=np.float32) * np.float32(hands == "mean")
-    return np.concatenate([left, left * np.array((1, -1, -1), dtype=np.float32)])
-
-
 def _check_option(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise OutputError(f"npz option {name} is {value!r}; allowed: {', '.join(allowed)}")
 
 
 def _smpl_arrays(motion: Motion, axis: Axis, hands: Hands) -> tuple[NDArray[np.float32], ...]:
-    """`poses` (L,156) and `trans` (L,3) f4 in the frame of `axis` (data.md section 1.1)."""
-    rotations = motion.local_rotations()
-    trans = motion.transl.numpy()
+    """`poses` (L,156) and `trans` (L,3) f4 in the frame of `axis`."""
+    fingers = relaxed_hands() if hands == "mean" else None
     if axis == "z-up":
-        turn = torch.from_numpy(Z_UP_TO_Y_UP.T.astype(np.float32))
-        rotations = rotations.clone()
-        rotations[:, PELVIS] = turn @ rotations[:, PELVIS]
-        pelvis = trans.astype(np.float64) + motion.skeleton.rest[PELVIS]
-        trans = pelvis @ Z_UP_TO_Y_UP - SMPL_PELVIS
-    body = matrix_to_rotvec(rotations).reshape(motion.num_frames, -1).numpy()
-    fingers = np.broadcast_to(hand_pose(hands).reshape(1, -1), (motion.num_frames, 90))
-    return np.concatenate([body, fingers], axis=1).astype(np.float32), trans.astype(np.float32)
+        return to_smpl(motion, "z", hands=fingers)
+    return poses_of(motion, fingers), motion.transl.numpy().astype(np.float32)
 
 
 def _origin(meta: Mapping[str, str | int | float]) -> Arrays:
@@ -187,16 +159,11 @@ def _read_smpl(arrays: Arrays, name: str) -> Motion:
     up = str(arrays["up_axis"]) if "up_axis" in arrays else ("y" if upstream else "z")
     if up not in ("y", "z"):
         raise InputError(f"{name}: `up_axis` is {up!r}; allowed: y, z")
-    rotvecs = poses[:, : 3 * NUM_BODY_JOINTS].reshape(num_frames, NUM_BODY_JOINTS, 3)
-    rotations = rotvec_to_matrix(torch.from_numpy(rotvecs.astype(np.float64)))
-    trans = arrays["trans"].astype(np.float64)
     skeleton = generic_skeleton()
     if up == "z":
-        rotations[:, PELVIS] = torch.from_numpy(Z_UP_TO_Y_UP) @ rotations[:, PELVIS]
-        trans = (trans + SMPL_PELVIS) @ Z_UP_TO_Y_UP.T - skeleton.rest[PELVIS]
-    return Motion.from_rotations(
-        matrix_to_rot6d(rotations).float(), _tensor(trans), skeleton, fps, {}
-    )
+        return from_smpl(poses, arrays["trans"], skeleton, fps, up="z")
+    # Y up is the model's own frame: `trans` counts from our rest pelvis.
+    return Motion.from_rotations(rot6d_of_poses(poses), _tensor(arrays["trans"]), skeleton, fps, {})
 
 
 def _tensor(array: NDArray[np.generic]) -> torch.Tensor:

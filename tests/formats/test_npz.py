@@ -15,8 +15,9 @@ from sample_motions import META, crooked_skeleton, stand, tumble
 from scipy.spatial.transform import Rotation
 
 from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.npz import SMPL_PELVIS, hand_pose, read_npz, write_npz
+from hymotion_ray.formats.npz import read_npz, write_npz
 from hymotion_ray.motion.motion import Motion
+from hymotion_ray.motion.poses import SMPL_PELVIS, relaxed_hands
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
@@ -136,7 +137,7 @@ def test_arrays_equal_the_reference(case, flavour):
 
 
 def test_hands_are_mirrored_and_can_be_flat():
-    mean = hand_pose("mean").reshape(2, 15, 3)
+    mean = relaxed_hands().reshape(2, 15, 3)
     assert np.array_equal(mean[1], mean[0] * [1, -1, -1])
     assert not arrays_of(write_npz(tumble(), hands="flat"))["poses"][:, 66:].any()
 
@@ -154,7 +155,7 @@ def test_z_up_puts_the_smpl_pelvis_where_ours_is():
     """An AMASS reader has its pelvis at trans + its own rest pelvis, its up is our up."""
     motion = stand(raised="L_Shoulder")
     data = arrays_of(write_npz(motion, axis="z-up"))
-    pelvis = data["trans"].astype(np.float64) + SMPL_PELVIS
+    pelvis = data["trans"].astype(np.float64) + np.array(SMPL_PELVIS)
     x, y, z = motion.joints[:, 0].numpy().T
     assert np.allclose(pelvis, np.stack([x, -z, y], axis=1), atol=1e-6)
     root = Rotation.from_rotvec(data["poses"][0, :3])

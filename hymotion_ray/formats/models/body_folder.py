@@ -1,6 +1,6 @@
 """The `body/` folder of a model: rest positions of the joints and, as a rule, a skinned mesh.
 
-The files are raw little-endian arrays without headers (model.md section 6), so their sizes are all
+The files are raw little-endian arrays without headers, so their sizes are all
 that tells a whole file from a cut one: every size is checked against the others.
 Letters: V vertices, F faces.
 """
