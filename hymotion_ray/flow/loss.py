@@ -14,6 +14,8 @@ def flow_matching_loss(pred: Tensor, target: Tensor, length: Tensor) -> Tensor:
     Frames at or past a clip's length count for nothing, whatever they hold.
     """
     valid_BL1 = (torch.arange(pred.shape[1], device=pred.device) < length[:, None]).unsqueeze(-1)
-    error_BLF = F.smooth_l1_loss(pred.float(), target.float(), reduction="none", beta=1.0)
-    summed_B = error_BLF.masked_fill(~valid_BL1, 0.0).sum(dim=(1, 2))
+    # Masked before the error, since the gradient of a masked NaN would still be NaN.
+    pred, target = (x.float().masked_fill(~valid_BL1, 0.0) for x in (pred, target))
+    error_BLF = F.smooth_l1_loss(pred, target, reduction="none", beta=1.0)
+    summed_B = error_BLF.sum(dim=(1, 2))
     return (summed_B / (length * pred.shape[2])).mean()

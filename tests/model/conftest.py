@@ -60,9 +60,10 @@ def inputs() -> dict[str, Tensor]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def threads() -> Iterator[Callable[[int], None]]:
-    """Sets torch's thread count; the old one comes back after the test."""
+    """One thread a test, unless the test sets another number with this function."""
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield torch.set_num_threads
     torch.set_num_threads(before)
