@@ -31,8 +31,8 @@ MAY_USE = {
     "flow": MATHS,
     "text": {"torch", "numpy", "tokenizers", "transformers", "httpx", "safetensors"},
     "formats": MATHS
-    | {"pyarrow", "smart_open", "fsspec", "safetensors", "pygltflib", "yaml", "PIL"}
-    | {"imageio", "imageio_ffmpeg", "zstandard", "pxr", "httpx", "filelock"},
+    | {"pyarrow", "safetensors", "pygltflib", "yaml", "PIL", "imageio_ffmpeg", "pxr"}
+    | {"httpx", "filelock"},
     "api": {"torch", "numpy"},
     "engine": {"*"},
     "cli": {"click", "rich"},
