@@ -6,6 +6,7 @@ the pelvis, which the chest, what lies between) is read off the tree. Knows no r
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -45,7 +46,7 @@ _SIDES = (
 
 
 def find_humanoid(names: Sequence[str], parents: Sequence[int]) -> Humanoid:
-    """Which joint is which; `SourceError` with the code `unknown_skeleton` names what is missing."""
+    """Which joint is which; `SourceError` (unknown_skeleton) names what is missing."""
     sided, head = _by_word(names)
     joints: dict[str, int] = {}
     missing = []
@@ -64,7 +65,7 @@ def find_humanoid(names: Sequence[str], parents: Sequence[int]) -> Humanoid:
             f"a chain from {side}_{upper} to {side}_{lower}"
             for side in "LR"
             for chain in (("Hip", "Knee", "Ankle"), ("Shoulder", "Elbow", "Wrist"))
-            for upper, lower in zip(chain, chain[1:], strict=False)
+            for upper, lower in itertools.pairwise(chain)
             if joints[f"{side}_{upper}"] not in _line(joints[f"{side}_{lower}"], parents)
         ]
     if missing:

@@ -165,7 +165,7 @@ class Rig:
 
 def check_handedness(humanoid: Humanoid, positions: Doubles) -> None:
     """`SourceError` (mirrored) when the toes point backwards, as in data of left-handed axes."""
-    ankles, hips, top = humanoid.centres(positions)
+    _, hips, top = humanoid.centres(positions)
     front = np.cross(humanoid.left(positions), top - hips)
     front = front / np.maximum(np.linalg.norm(front, axis=1, keepdims=True), 1e-9)
     ahead = [

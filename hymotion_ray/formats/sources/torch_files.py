@@ -1,0 +1,34 @@
+"""Which of the formats that are stored by `torch.save` a file is, loaded with weights only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hymotion_ray.errors import InputError, SourceError
+from hymotion_ray.formats.sources import gvhmr
+from hymotion_ray.formats.sources.chunks import ChunkKeys, is_chunk, read_chunk
+from hymotion_ray.formats.sources.clip import SourceClip, SourceReject
+from hymotion_ray.formats.sources.file_bytes import local_path
+from hymotion_ray.formats.sources.listing import SourceFile
+from hymotion_ray.formats.torch_file import read_torch_file
+
+
+def read_torch_source(file: SourceFile, keys: ChunkKeys) -> Iterator[SourceClip | SourceReject]:
+    """The clips of a GVHMR result or a chunk file; `SourceError` (no_motion) for others."""
+    with local_path(file.path, file.member) as path:
+        try:
+            content = read_torch_file(path, arrays=True)
+        except InputError as cause:
+            code = "unsafe_pickle" if "it asks for" in str(cause) else "damaged"
+            raise SourceError(str(cause), code) from cause
+        if isinstance(content, dict) and (gvhmr.KEY in content or gvhmr.CAMERA_KEY in content):
+            yield from gvhmr.read_gvhmr(file, content)
+        elif is_chunk(content, keys):
+            yield from read_chunk(file, content, keys)
+        else:
+            keyed = isinstance(content, dict) and ", ".join(map(str, list(content)[:6]))
+            raise SourceError(
+                f"no motion in it: a {type(content).__name__}{f' with {keyed}' if keyed else ''};"
+                f" known are GVHMR ({gvhmr.KEY}) and lists of clips ({', '.join(keys.poses)}, ...)",
+                "no_motion",
+            )
