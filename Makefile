@@ -117,7 +117,7 @@ system:
 
 browser: system
 	@if command -v npm >/dev/null 2>&1; then \
-	  $(MAKE) --no-print-directory tests/browser/node_modules/.installed; fi
+	  $(MAKE) -s --no-print-directory tests/browser/node_modules/.installed; fi
 
 tests/browser/node_modules/.installed: tests/browser/package.json tests/browser/package-lock.json
 	cd tests/browser && npm ci --no-audit --no-fund --silent
