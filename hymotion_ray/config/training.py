@@ -84,7 +84,7 @@ def tiny_model(text_dim: int) -> ModelConfig:
             refiner_num_layers=1,
         ),
         text=TextConfig(kind="static", max_context_tokens=64),
-        sampling=SamplingConfig(num_steps=24, guidance_scale=2.5),
+        sampling=SamplingConfig(num_steps=24, guidance_scale=1.5),
         name="tiny",
         licence="Apache-2.0",
     )
