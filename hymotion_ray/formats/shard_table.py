@@ -17,6 +17,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,7 @@ def encode_shard(table: pa.Table, row_group_bytes: float) -> bytes:
 
 
 def open_shard(content: bytes, name: str) -> pq.ParquetFile:
-    """The Parquet file in the bytes of a shard; `InputError` names what is none, or another form."""
+    """The Parquet file in a shard's bytes; `InputError` names what is none, or another form."""
     try:
         file = pq.ParquetFile(io.BytesIO(content))
     except (pa.ArrowInvalid, OSError) as error:
@@ -221,5 +222,5 @@ def _unragged(column: pa.ChunkedArray, width: int) -> Iterator[Floats]:
     for chunk in column.chunks:
         # `values` is the whole child array of a slice too, which is what the offsets count in.
         offsets, values = chunk.offsets.to_numpy(), chunk.values.to_numpy()
-        for start, end in zip(offsets[:-1], offsets[1:], strict=True):
+        for start, end in pairwise(offsets):
             yield values[start:end].reshape(-1, width).copy()

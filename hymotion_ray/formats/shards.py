@@ -174,7 +174,8 @@ def iter_shards(
 
 def epoch_order(shards: Sequence[ShardInfo], seed: int, epoch: int) -> list[ShardInfo]:
     """Shards in the order of an epoch: by a hash of seed, epoch and name, so that shards added
-    later leave the others' order as it was."""
+    later leave the others' order as it was.
+    """
     return sorted(
         shards, key=lambda s: hashlib.sha256(f"{seed}/{epoch}/{s.name}".encode()).digest()
     )
@@ -182,7 +183,8 @@ def epoch_order(shards: Sequence[ShardInfo], seed: int, epoch: int) -> list[Shar
 
 def window_order(num_clips: int, seed: int, epoch: int, number: int) -> NDArray[np.int64]:
     """The order of the clips of window `number`: a permutation, from integer arithmetic alone, so
-    that no library's release changes it."""
+    that no library's release changes it.
+    """
     start = hashlib.sha256(f"{seed}/{epoch}/{number}".encode()).digest()
     keys = np.arange(num_clips, dtype=np.uint64) + np.frombuffer(start[:8], "<u8")
     return np.argsort(_mixed(keys), kind="stable")

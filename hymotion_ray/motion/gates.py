@@ -1,6 +1,6 @@
 """Quality gates: numbers measured on one clip, and the limits that some of them may not pass.
 
-It knows what makes a clip unfit to train on (not finite, too short, the wrong frame rate, teleports,
+It knows what makes a clip unfit to train on (not finite, too short, the wrong frame rate, jumps,
 nothing happening, upside down, a poor fit, sliding, floating) and gives a reason for each. It knows
 no source format and no other clip: duplicates are the engine's business.
 
@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 GRAVITY = 9.81
 """m/s^2."""
 # Body segments (proximal joint, distal joint, share of the body's mass, centre as a share of the
-# way): D. A. Winter, "Biomechanics and Motor Control of Human Movement", table 4.1 (after Dempster),
+# way): D. A. Winter, "Biomechanics and Motor Control of Human Movement", table 4.1, after Dempster,
 # with the trunk's mass between pelvis and neck, the head's at the head joint and the hand's at the
 # wrist, where this body has its joints.
 _SEGMENTS = (
@@ -117,7 +117,7 @@ class Finding:
     message: str
 
 
-def is_finite(*arrays: Tensor | Array) -> bool:
+def is_finite(*arrays: Tensor | NDArray[np.floating]) -> bool:
     """Whether every number of some arrays is finite."""
     return all(bool(torch.isfinite(torch.as_tensor(array)).all()) for array in arrays)
 

@@ -1,1 +1,1 @@
-"""Motion collections become shards."""
+"""Ingest: motion collections become shards of captioned clips. Read pipeline.py first."""

@@ -1,0 +1,365 @@
+"""An ingest from its config to its report: list, then rounds of read, dedupe, shard and commit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+import ray.exceptions
+
+from hymotion_ray.config.ingest import IngestConfig
+from hymotion_ray.engine.cluster import ClusterInfo, connect, quiet_data
+from hymotion_ray.engine.dataset.attempts import Attempts
+from hymotion_ray.engine.dataset.catalogue import Catalogue
+from hymotion_ray.engine.dataset.closing import write_report
+from hymotion_ray.engine.dataset.convert import ConvertStage
+from hymotion_ray.engine.dataset.folder import (
+    existing_settings,
+    folder_settings,
+    require_same,
+    save_config,
+)
+from hymotion_ray.engine.dataset.gate import GateStage
+from hymotion_ray.engine.dataset.listing import FileList, WorkChunk
+from hymotion_ray.engine.dataset.manifest import (
+    Manifest,
+    commit_round,
+    new_manifest,
+    read_manifest,
+    table_batches,
+)
+from hymotion_ray.engine.dataset.part import WORK_FOLDER, done_chunks, read_index, read_samples
+from hymotion_ray.engine.dataset.pipeline import ChunkTask, clip_pipeline, shard_pipeline
+from hymotion_ray.engine.dataset.progress import IngestProgress
+from hymotion_ray.engine.dataset.read import ReadStage
+from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand
+from hymotion_ray.engine.dataset.shard import ShardStage, WrittenShard, written_shard
+from hymotion_ray.engine.identity import digest
+from hymotion_ray.engine.progress import duration_words
+from hymotion_ray.formats.atomic import Store, open_store
+from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
+
+SAMPLE_CHUNKS = 128
+"""Chunks of a round, its first ones, that keep rejected motions for the report's pictures. Chunks
+come in the order of a hash, so these are a fair sample."""
+SAMPLES_A_REASON = 12
+_ROWS_PER_FILE = 256
+
+
+@dataclass
+class IngestReport:
+    """How an ingest ended; what summary.json holds. Counts are those of this run's sources."""
+
+    out: str
+    files: int = 0
+    """Files of the sources, those that are no motion included."""
+    files_read: int = 0
+    """Files that this run read."""
+    files_done: int = 0
+    """Files that an earlier run had read."""
+    accepted: int = 0
+    """Clips of these files in the dataset."""
+    rejected: int = 0
+    """Files, clips and pieces of clips that are not."""
+    rejected_by_reason: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    """Things that never claimed to be motion."""
+    dataset: dict[str, Any] = field(default_factory=dict)
+    """The manifest's counts: all that the folder holds."""
+    seconds: float = 0.0
+    clips_per_s: float = 0.0
+    page: str | None = None
+    stopped: str | None = None
+    """Why the job stopped before its end."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 all accepted, 1 some rejected, 2 every one rejected, 3 stopped."""
+        if self.stopped:
+            return 3
+        if self.rejected:
+            return 1 if self.accepted else 2
+        return 0
+
+    def words(self) -> str:
+        """What the user reads at the end."""
+        if not self.accepted and not self.rejected and not self.stopped:
+            return f"warning: the sources hold no motion ({self.files} files); 0 accepted"
+        lines = [
+            f"{self.accepted} clips accepted, {self.rejected} rejected, of {self.files} files"
+            f" ({self.files_done} read before), in {duration_words(self.seconds)}"
+        ]
+        if self.rejected_by_reason:
+            reasons = sorted(self.rejected_by_reason.items(), key=lambda pair: -pair[1])
+            lines.append("rejected: " + ", ".join(f"{code} {count}" for code, count in reasons))
+        if self.skipped:
+            lines.append(f"no motion, skipped: {self.skipped}")
+        if self.stopped:
+            lines.append(f"stopped: {self.stopped}")
+        return "\n".join([*lines, self.page or self.out])
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "rejected_by_reason": self.rejected_by_reason,
+            "skipped": self.skipped,
+            "files": self.files,
+            "files_read": self.files_read,
+            "files_done": self.files_done,
+            "dataset": self.dataset,
+            "seconds": round(self.seconds, 3),
+            "clips_per_s": round(self.clips_per_s, 3),
+            "out": self.out,
+            "page": self.page,
+            "stopped": self.stopped,
+            "exit_code": self.exit_code,
+        }
+
+
+def run_ingest(
+    config: IngestConfig, say: Callable[[str], None], reader: Reader | None = None
+) -> IngestReport:
+    """Turn what `config` names into shards. `say` takes lines for the user.
+
+    reader: instead of the one for motion collections. Raises the errors of `hymotion_ray.errors`
+    for what stops the job before it starts.
+    """
+    store = open_store(config.out)
+    reader = reader or CollectionReader(config.captions)
+    skeleton = generic_skeleton()
+    earlier = existing_settings(store)
+    settings = folder_settings(config, reader, skeleton)
+    if earlier is not None:
+        require_same(store, earlier, settings)
+    with (
+        tempfile.TemporaryDirectory(prefix="hymotion-ray-") as scratch,
+        FileList(Path(scratch) / "files.sqlite") as files,
+        Catalogue(Path(scratch) / "clips.sqlite") as catalogue,
+    ):
+        manifest = read_manifest(store) or new_manifest(skeleton, config.splits)
+        _load(store, manifest, files, catalogue)
+        taken = []
+        for reject in files.add_sources(reader, expand(config.sources)):
+            catalogue.add_reject(reject)
+            taken.append(reject.file)
+        _tell_listed(files, say)
+        report = IngestReport(out=config.out, dataset=manifest["counts"])
+        job = Job(config, store, reader, skeleton, settings, files, catalogue, report, say, taken)
+        report.dataset = job.run(manifest)["counts"]
+        _count_sources(files, catalogue, report)
+    return report
+
+
+@dataclass
+class Job:
+    """The part of an ingest that reads and writes, once its list stands."""
+
+    config: IngestConfig
+    store: Store
+    reader: Reader
+    skeleton: Skeleton
+    settings: dict[str, Any]
+    files: FileList
+    catalogue: Catalogue
+    report: IngestReport
+    say: Callable[[str], None]
+    taken: list[str]
+    """Keys of files that were rejected for their names, to be recorded with the first round."""
+
+    def run(self, manifest: Manifest) -> Manifest:
+        """All rounds, then the report; the manifest at the end."""
+        if not self.files.counts.new and not self.taken:
+            if manifest["rounds"]:
+                self.report.page = write_report(self.store, manifest, self.config, fresh=False)
+            return manifest
+        save_config(self.store, self.config, self.settings)
+        if self.files.counts.new:
+            with connect(self.config.address) as cluster:
+                manifest = self._rounds(cluster, manifest)
+        else:
+            manifest = self._commit(manifest, [], [])
+        if manifest["rounds"]:
+            self.report.page = write_report(self.store, manifest, self.config, fresh=True)
+        return manifest
+
+    def _rounds(self, cluster: ClusterInfo, manifest: Manifest) -> Manifest:
+        quiet_data()
+        num_readers = self.config.work.num_readers or max(1, int(cluster.num_cpus))
+        kind = "this machine" if cluster.started_here else f"{cluster.num_nodes} nodes"
+        self.say(f"reading {self.files.counts.new} files on {kind} with {num_readers} readers")
+        with IngestProgress(total=self.files.counts.new, say=self.say) as progress:
+            for chunks in self.files.rounds(self.config.work, digest(self.settings)):
+                try:
+                    self._read(chunks, num_readers, progress)
+                    self._catalogue(chunks)
+                    written = self._shard(num_readers, progress)
+                except ray.exceptions.RayError as error:
+                    self.report.stopped = (
+                        f"the cluster could not go on: {_root_cause(error)}. What is done is safe;"
+                        " run the same command again to go on"
+                    )
+                    break
+                manifest = self._commit(manifest, chunks, written)
+        self.report.seconds, self.report.clips_per_s = progress.seconds, progress.clips_per_s
+        return manifest
+
+    def _read(
+        self, chunks: Sequence[WorkChunk], num_readers: int, progress: IngestProgress
+    ) -> None:
+        """Read, convert and judge the chunks that are not done, into the scratch folder."""
+        done = done_chunks(self.store)
+        left = [(i, chunk) for i, chunk in enumerate(chunks) if chunk.key not in done]
+        progress.passed_by(sum(len(c.files) for c in chunks) - sum(len(c.files) for _, c in left))
+        if not left:
+            return
+        rows = (
+            {"chunk": c.key, "files": c.to_json(), "with_samples": i < SAMPLE_CHUNKS}
+            for i, c in left
+        )
+        make_attempts: Any = ray.remote(Attempts)
+        attempts = make_attempts.options(num_cpus=0).remote(self.config.work.reader_tries)
+        task = ChunkTask(
+            ReadStage(self.reader, self.config.work.clip_timeout_s),
+            ConvertStage(self.skeleton, self.config.licence),
+            GateStage(self.config.gates),
+            self.config.out,
+            attempts,
+        )
+        with self._work_files("chunks", rows) as paths:
+            dataset = clip_pipeline(paths, self.store.filesystem, task, num_readers)
+            for row in _rows(dataset):
+                progress.update(row["num_files"], row["num_accepted"], row["num_rejected"])
+        ray.kill(attempts)
+
+    def _catalogue(self, chunks: Sequence[WorkChunk]) -> None:
+        for chunk in chunks:
+            self.catalogue.add_chunk(chunk.key, read_index(self.store, chunk.key))
+        self.catalogue.drop_duplicates()
+
+    def _shard(self, num_readers: int, progress: IngestProgress) -> list[WrittenShard]:
+        """Write the round's shards; those that an earlier, stopped run wrote are kept."""
+        written: list[WrittenShard] = []
+
+        def left() -> Iterator[dict[str, Any]]:
+            for plan in self.catalogue.assign(self.config.splits, self.config.shards):
+                done = written_shard(self.store, plan.name)
+                if done is not None:
+                    written.append(done)
+                else:
+                    yield {"plan": plan.to_json()}
+
+        with self._work_files("plans", left()) as paths:
+            if paths:
+                stage = ShardStage(self.config.out, self.config.shards)
+                dataset = shard_pipeline(paths, self.store.filesystem, stage, num_readers)
+                for row in _rows(dataset):
+                    written.append(WrittenShard.from_json(row["written"]))
+                    progress.shard(written[-1].info.num_bytes)
+        return written
+
+    def _commit(
+        self, manifest: Manifest, chunks: Sequence[WorkChunk], written: Sequence[WrittenShard]
+    ) -> Manifest:
+        """Make the round part of the dataset, and clear its scratch."""
+        keys = [file.key for chunk in chunks for file in chunk.files]
+        self.report.files_read += len(keys)
+        keys, self.taken = sorted([*keys, *self.taken]), []
+        rows = ((key, *self.files.path_and_size(key)) for key in keys)
+        manifest = commit_round(
+            self.store, manifest, self.catalogue, rows, written, self._samples(chunks)
+        )
+        self.catalogue.settle()
+        _delete(self.store, WORK_FOLDER)
+        return manifest
+
+    def _samples(self, chunks: Sequence[WorkChunk]) -> pa.Table | None:
+        """A few rejected motions a reason, of the round's first chunks."""
+        kept: list[pa.Table] = []
+        count: Counter[str] = Counter()
+        for chunk in chunks[:SAMPLE_CHUNKS]:
+            table = read_samples(self.store, chunk.key)
+            for i in range(table.num_rows if table is not None else 0):
+                assert table is not None
+                reason = table["split_group"][i].as_py()
+                count[reason] += 1
+                if count[reason] <= SAMPLES_A_REASON:
+                    kept.append(table.slice(i, 1))
+        return pa.concat_tables(kept).combine_chunks() if kept else None
+
+    @contextlib.contextmanager
+    def _work_files(self, name: str, rows: Iterable[dict[str, Any]]) -> Iterator[list[str]]:
+        """Paths of files with `rows`, below the output folder, where every node reads them."""
+        folder = f"{WORK_FOLDER}/{name}"
+        paths: list[str] = []
+        rest = iter(rows)
+        while batch := list(islice(rest, _ROWS_PER_FILE)):
+            sink = io.BytesIO()
+            pq.write_table(pa.Table.from_pylist(batch), sink, row_group_size=8)
+            paths.append(f"{folder}/{len(paths):06d}.parquet")
+            self.store.write_bytes(paths[-1], sink.getvalue())
+        try:
+            yield [self.store.path(path) for path in paths]
+        finally:
+            _delete(self.store, folder)
+
+
+def _load(store: Store, manifest: Manifest, files: FileList, catalogue: Catalogue) -> None:
+    """Tell the lists what the dataset has, a batch of rows at a time."""
+    for batch in table_batches(store, manifest, "files", ["key", "size", "path"]):
+        files.add_known((r["key"], r["size"], r["path"]) for r in batch.to_pylist())
+    columns = ["clip_id", "file", "split_group", "num_frames", "likeness", "mirrored"]
+    for batch in table_batches(store, manifest, "clips", columns):
+        catalogue.add_earlier_clips(batch.to_pylist())
+    for batch in table_batches(store, manifest, "rejects", ["file", "name", "code", "is_motion"]):
+        catalogue.add_earlier_rejects(batch.to_pylist())
+
+
+def _count_sources(files: FileList, catalogue: Catalogue, report: IngestReport) -> None:
+    """Counts over this run's sources, whichever run read them."""
+    reasons: Counter[str] = Counter()
+    report.files, report.files_done = files.counts.files, files.counts.done
+    for key, *_ in files.listed():
+        report.accepted += catalogue.num_accepted(key)
+        for code, is_motion in catalogue.reasons(key):
+            reasons[code] += is_motion
+            report.skipped += not is_motion
+    report.rejected = reasons.total()
+    report.rejected_by_reason = {code: n for code, n in sorted(reasons.items()) if n}
+
+
+def _tell_listed(files: FileList, say: Callable[[str], None]) -> None:
+    counts = files.counts
+    kinds = ", ".join(f"{kind} {count}" for kind, count in counts.kinds.most_common(8))
+    say(f"{counts.files} files: {counts.new} new, {counts.done} read before ({kinds})")
+    if counts.moved:
+        say(f"{counts.moved} files lie elsewhere than when they were read; taken as the same ones")
+    if counts.twice:
+        say(f"{counts.twice} files are named by two sources; each is read once")
+
+
+def _rows(dataset: ray.data.Dataset) -> Iterator[dict[str, Any]]:
+    table: Any
+    for table in dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
+        yield from table.to_pylist()
+
+
+def _delete(store: Store, folder: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        store.filesystem.delete_dir(store.path(folder))
+
+
+def _root_cause(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[-1] if text else ''}"

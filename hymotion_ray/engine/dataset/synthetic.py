@@ -1,0 +1,108 @@
+"""Made-up clips for load tests: a reader whose files exist only as numbers. Ray-free.
+
+Each clip is a body that squats, bows and swings its arms on the spot, by a few sines of its own; it
+passes every gate and has no twin. Every number comes from (seed, file, clip), so that a stream of a
+million clips is the same in every run and takes no disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from hymotion_ray.formats.sources import (
+    BodyPose,
+    Caption,
+    SourceClip,
+    SourceFile,
+    SourceReject,
+)
+from hymotion_ray.motion.skeleton import (
+    ANKLES,
+    HIPS,
+    JOINT_NAMES,
+    KNEES,
+    NUM_BODY_JOINTS,
+    PARENTS,
+    PELVIS,
+    generic_skeleton,
+)
+
+_ARMS = ("L_Shoulder", "R_Shoulder", "L_Elbow", "R_Elbow", "Spine1", "Spine3", "Neck")
+_MIN_FRAMES, _MAX_FRAMES = 60, 360
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticReader:
+    """`num_clips` clips in files of `clips_per_file`; the source's name is only a label."""
+
+    num_clips: int
+    clips_per_file: int = 1
+    seed: int = 0
+
+    def list(self, root: str) -> Iterator[SourceFile]:
+        """The files, in order."""
+        num_files = -(-self.num_clips // self.clips_per_file)
+        for number in range(num_files):
+            name = f"{number:07d}.synthetic"
+            yield SourceFile(path=f"{root}/{name}", name=name, kind="synthetic", size=1000)
+
+    def read(self, file: SourceFile) -> Iterator[SourceClip | SourceReject]:
+        """The clips of one file."""
+        number = int(file.name.partition(".")[0])
+        first = number * self.clips_per_file
+        for index in range(first, min(first + self.clips_per_file, self.num_clips)):
+            yield synthetic_clip(np.random.default_rng([self.seed, index]), file.name, index)
+
+    def describe(self) -> dict[str, str | None]:
+        """Its seed decides what clips look like."""
+        return {"synthetic": str(self.seed)}
+
+
+def synthetic_clip(draw: np.random.Generator, file: str, index: int) -> SourceClip:
+    """One clip at 30 frames a second, 2 to 12 s."""
+    skeleton = generic_skeleton()
+    num_frames = int(draw.integers(_MIN_FRAMES, _MAX_FRAMES + 1))
+    times = np.arange(num_frames) / 30
+    rotvec = np.zeros((num_frames, NUM_BODY_JOINTS, 3))
+    for name in _ARMS:
+        for axis in range(3):
+            rotvec[:, JOINT_NAMES.index(name), axis] = _sines(draw, times, 0.25)
+    bend = 0.35 + 0.3 * np.sin(2 * np.pi * draw.uniform(0.2, 0.6) * times + draw.uniform(0, 6.28))
+    for hip, knee, ankle in zip(HIPS, KNEES, ANKLES, strict=True):
+        rotvec[:, hip, 0], rotvec[:, knee, 0], rotvec[:, ankle, 0] = -bend, 2 * bend, -bend
+    matrices = Rotation.from_rotvec(rotvec.reshape(-1, 3)).as_matrix()
+    pelvis = np.zeros((num_frames, 3))
+    # Thigh and shin are nearly as long as each other, so a squat keeps the feet where they are.
+    pelvis[:, 1] = skeleton.ankle_height + skeleton.leg_length * np.cos(bend)
+    body = BodyPose(
+        rotations=matrices.reshape(num_frames, NUM_BODY_JOINTS, 3, 3).astype(np.float32),
+        pelvis=pelvis.astype(np.float32),
+        leg_length=skeleton.leg_length,
+    )
+    return SourceClip(
+        name=f"{file}#{index}",
+        joint_names=JOINT_NAMES[:NUM_BODY_JOINTS],
+        parents=PARENTS[:NUM_BODY_JOINTS],
+        rotations=None,
+        positions=(
+            pelvis[:, None] + skeleton.rest[:NUM_BODY_JOINTS] - skeleton.rest[PELVIS]
+        ).astype(np.float32),
+        fps=30.0,
+        body=body,
+        captions=(Caption(text=f"a person moves in way {index}", end=float(times[-1])),),
+        provenance={"source": "synthetic", "licence": "CC0-1.0"},
+    )
+
+
+def _sines(
+    draw: np.random.Generator, times: NDArray[np.float64], size: float
+) -> NDArray[np.float64]:
+    """Three sines of random rate, size and phase over `times` (L,) in seconds."""
+    rate, phase = draw.uniform(0.1, 1.2, (3, 1)), draw.uniform(0, 2 * np.pi, (3, 1))
+    share = draw.uniform(0.2, 1.0, (3, 1)) * size
+    return (share * np.sin(2 * np.pi * rate * times + phase)).sum(axis=0)
