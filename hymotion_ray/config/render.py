@@ -117,6 +117,8 @@ class RenderConfig:
     """Precision and memory limits of the text encoder; its device is what the stage gets."""
     rewrite: RewriteConfig | None = None
     """Prompt rewriter, when wanted."""
+    stall_s: float = 1800.0
+    """Seconds without a sign of life after which a process is replaced, or a stuck job ended."""
     address: str | None = None
     """Ray cluster to join; None: RAY_ADDRESS when set, else a cluster of this machine."""
     resources: ResourceConfig = field(default_factory=ResourceConfig)
@@ -149,6 +151,7 @@ class RenderConfig:
         require(1 <= self.best_of <= 64, "best_of", self.best_of, "1 to 64")
         require(len(self.formats) > 0, "formats", self.formats, "at least one")
         require(len(set(self.formats)) == len(self.formats), "formats", self.formats, "no repeats")
+        require(self.stall_s > 0, "stall_s", self.stall_s, "seconds > 0")
         require(self.preview_clips >= 0, "preview_clips", self.preview_clips, "0 or more")
         require(
             self.max_failures is None

@@ -2,18 +2,21 @@
 
 A chunk is the unit of work that travels: a small Arrow table with one row an item, and named
 tensors that belong to those rows. An item that failed carries its `error_code` and `error`, and
-later stages pass it by, so that one bad item never stops its mates.
+later stages pass it by, so that one bad item never stops its mates. A stage that cannot tell which
+item it failed on raises; whoever runs it then tries the items in smaller chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
-import safetensors.torch
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 ERROR_CODE, ERROR = "error_code", "error"
 
@@ -63,17 +66,32 @@ class Chunk:
             {ERROR_CODE: pa.array(codes, pa.string()), ERROR: pa.array(texts, pa.string())}
         )
 
+    def with_all_failed(self, code: str, text: str) -> Chunk:
+        """A copy in which every living item carries (code, text), without tensors."""
+        return self.with_errors(dict.fromkeys(self.alive, (code, text))).with_tensors({})
+
+    def split(self, num_parts: int) -> list[Chunk]:
+        """The items in up to `num_parts` chunks, in order, without tensors and columns added since.
+
+        Meant for a chunk as it entered the pipeline, whose stages then run again.
+        """
+        total = self.items.num_rows
+        bounds = sorted({total * k // num_parts for k in range(num_parts + 1)})
+        return [
+            Chunk(key=f"{self.key}.{start}-{stop}", items=self.items.slice(start, stop - start))
+            for start, stop in pairwise(bounds)
+        ]
+
     def to_row(self) -> pa.Table:
         """The chunk as a table of one row: key, Arrow IPC bytes, safetensors bytes."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.items.schema) as writer:
             writer.write_table(self.items)
-        packed = safetensors.torch.save({k: v.contiguous() for k, v in self.tensors.items()})
         return pa.table(
             {
                 "chunk": pa.array([self.key], pa.string()),
                 "items": pa.array([sink.getvalue().to_pybytes()], pa.large_binary()),
-                "tensors": pa.array([packed], pa.large_binary()),
+                "tensors": pa.array([_pack(self.tensors)], pa.large_binary()),
             }
         )
 
@@ -83,10 +101,27 @@ class Chunk:
         assert table.num_rows == 1, f"a chunk is one row, got {table.num_rows}"
         with pa.ipc.open_stream(table["items"][0].as_buffer()) as reader:
             items = reader.read_all()
-        packed = table["tensors"][0].as_py()
         return cls(
-            key=table["chunk"][0].as_py(), items=items, tensors=safetensors.torch.load(packed)
+            key=table["chunk"][0].as_py(),
+            items=items,
+            tensors=_unpack(table["tensors"][0].as_py()),
         )
+
+
+def _pack(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    if not tensors:
+        return b""
+    import safetensors.torch  # here, so that a process without tensors needs no torch
+
+    return safetensors.torch.save({k: v.contiguous() for k, v in tensors.items()})
+
+
+def _unpack(packed: bytes) -> dict[str, torch.Tensor]:
+    if not packed:
+        return {}
+    import safetensors.torch
+
+    return safetensors.torch.load(packed)
 
 
 class Stage(Protocol):
@@ -98,23 +133,4 @@ class Stage(Protocol):
         """Load what the calls need: weights, tokenizers, connections."""
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """One chunk through the stage; items that fail get an error instead of raising."""
-
-
-def guarded(stage: Callable[[Chunk], Chunk], name: str) -> Callable[[Chunk], Chunk]:
-    """`stage` for which an exception marks the chunk's living items as failed.
-
-    A stage that can tell which item failed says so itself; this is the net below it.
-    """
-
-    def run(chunk: Chunk) -> Chunk:
-        if not chunk.alive:
-            return chunk.with_tensors({})
-        try:
-            return stage(chunk)
-        except Exception as error:  # noqa: BLE001 - whatever a stage raises is the items' failure
-            text = f"{name}: {type(error).__name__}: {error}"
-            failed = dict.fromkeys(chunk.alive, (f"{name}_failed", text))
-            return chunk.with_errors(failed).with_tensors({})
-
-    return run
+        """One chunk through the stage; items known to fail get an error instead of raising."""

@@ -1,8 +1,7 @@
 import pyarrow as pa
-import pytest
 import torch
 
-from hymotion_ray.engine.stage import Chunk, guarded
+from hymotion_ray.engine.stage import Chunk
 
 
 def make_chunk(num_items: int = 3) -> Chunk:
@@ -45,27 +44,18 @@ def test_columns_are_replaced_in_place() -> None:
     assert chunk.items.column_names == ["text", "error_code", "error"]
 
 
-def test_an_exception_fails_the_living_items_and_keeps_the_reason() -> None:
-    def explode(chunk: Chunk) -> Chunk:
-        raise ValueError("boom")
+def test_a_chunk_splits_into_parts_that_are_named_by_what_they_hold() -> None:
+    parts = make_chunk(5).split(2)
+    assert [p.column("text") for p in parts] == [
+        ["text 0", "text 1"],
+        ["text 2", "text 3", "text 4"],
+    ]
+    assert [p.key for p in parts] == ["k.0-2", "k.2-5"]
+    assert len(make_chunk(3).split(3)) == 3
+    assert len(make_chunk(1).split(2)) == 1
 
-    chunk = guarded(explode, "sample")(make_chunk().with_errors({0: ("early", "first")}))
-    assert chunk.column("error_code") == ["early", "sample_failed", "sample_failed"]
-    assert chunk.column("error")[1] == "sample: ValueError: boom"
+
+def test_failing_all_leaves_earlier_reasons() -> None:
+    chunk = make_chunk().with_errors({0: ("early", "first")}).with_all_failed("late", "second")
+    assert chunk.column("error_code") == ["early", "late", "late"]
     assert chunk.tensors == {}
-
-
-def test_a_chunk_without_living_items_is_not_computed() -> None:
-    def explode(chunk: Chunk) -> Chunk:
-        raise AssertionError("called")
-
-    dead = make_chunk(1).with_errors({0: ("x", "y")})
-    assert guarded(explode, "sample")(dead).column("error_code") == ["x"]
-
-
-def test_what_is_no_exception_goes_through() -> None:
-    def stop(chunk: Chunk) -> Chunk:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        guarded(stop, "sample")(make_chunk())

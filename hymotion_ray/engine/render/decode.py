@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 import torch
 
-from hymotion_ray.engine.render.settings import set_threads
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.motion.decode import Decoder
 from hymotion_ray.motion.motion import Motion
@@ -29,8 +28,7 @@ class DecodeStage:
     name: str = "decode"
 
     def setup(self) -> None:
-        """Keep to one thread: many of these run side by side."""
-        set_threads(1)
+        """Nothing: the decoder came with the stage."""
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Decode the living items of a chunk."""

@@ -6,11 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from hymotion_ray.engine.render.settings import (
-    StageSettings,
-    device_of_this_process,
-    set_threads,
-)
+from hymotion_ray.engine.device import device_of_this_process, set_threads
+from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.text.encoder import TextEncoder
 from hymotion_ray.text.load import load_encoder

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from hymotion_ray.engine.manifest import write_part
 from hymotion_ray.engine.render.decode import QUALITY_COLUMNS
-from hymotion_ray.engine.render.settings import StageSettings, set_threads
+from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import ERROR, ERROR_CODE, Chunk
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.motions import encode_motion
@@ -51,7 +51,6 @@ class ExportStage:
 
     def setup(self) -> None:
         """Open the output folder."""
-        set_threads(1)
         self._store = open_store(self.settings.out)
 
     def __call__(self, chunk: Chunk) -> Chunk:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import ray
-import ray.exceptions
-
 from hymotion_ray.config.render import RenderConfig
-from hymotion_ray.engine.cluster import ClusterInfo, connect, quiet_data
+from hymotion_ray.engine.cluster import ClusterInfo, connect
+from hymotion_ray.engine.dispatch import Dispatcher
 from hymotion_ray.engine.manifest import merge_parts
+from hymotion_ray.engine.nodes import living_nodes
 from hymotion_ray.engine.progress import JobProgress, duration_words
 from hymotion_ray.engine.render.closing import close_folder
 from hymotion_ray.engine.render.extend import export_missing
@@ -29,7 +24,8 @@ from hymotion_ray.engine.render.folder import (
     save_folder,
 )
 from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
-from hymotion_ray.engine.render.pipeline import place, render_pipeline
+from hymotion_ray.engine.render.pipeline import render_steps
+from hymotion_ray.engine.render.placement import place, wants_gpus
 from hymotion_ray.engine.render.plan import (
     PlanCounts,
     fit_grid,
@@ -41,13 +37,12 @@ from hymotion_ray.engine.render.rewrite import RewriteStage
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.worklist import Worklist
+from hymotion_ray.errors import ClusterError, OutputError
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.motions import check_formats
 
 HASH_FOLDERS_ABOVE = 10_000
 """Clips in a folder above which files are spread over 256 sub-folders."""
-_WORK_FOLDER = ".work"
-_CHUNKS_PER_FILE = 256
 
 
 @dataclass
@@ -166,7 +161,7 @@ class Job:
         """Compute what is new, write what is missing, close the folder."""
         if self.worklist.num_work:
             with connect(self.config.address) as cluster:
-                stages = self._begin(cluster.num_gpus > 0, rejects)
+                stages = self._begin(wants_gpus(self.config.resources, cluster), rejects)
                 self._render(cluster, stages)
         else:
             stages = self._begin(False, rejects)
@@ -192,38 +187,32 @@ class Job:
         )
 
     def _render(self, cluster: ClusterInfo, stages: StageSettings) -> None:
-        quiet_data()
-        work_files = self._write_work(stages)
         self.say(_cluster_words(cluster, self.worklist.num_work, stages))
+        encoder_is_large = self.model.config.text.kind != "static"
         placement = place(
-            self.config.resources, cluster, encoder_is_large=self.model.config.text.kind != "static"
+            self.config.resources, cluster, living_nodes(), encoder_is_large=encoder_is_large
         )
-        dataset = render_pipeline(
-            [self.store.path(name) for name in work_files],
-            self.store.filesystem,
-            stages,
-            self.model.decoder,
-            placement,
+        steps = render_steps(
+            stages, self.model.decoder, placement, encoder_is_large=encoder_is_large
         )
+        dispatcher = Dispatcher(steps, self.say, stall_s=self.config.stall_s)
+        chunks = self.worklist.chunks(stages.grid, self.model.config.train_frames)
         try:
             with JobProgress(total=self.report.counts.new) as progress:
-                self._follow(dataset, progress)
-        except ray.exceptions.RayError as error:
+                self._follow(dispatcher, chunks, progress)
+        except (ClusterError, OutputError) as error:
             self.report.stopped = (
-                f"the cluster could not go on: {_root_cause(error)}. Finished clips are safe; run"
-                " the same command again to go on"
+                f"{error}. Finished clips are safe; run the same command again to go on"
             )
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                self.store.filesystem.delete_dir(self.store.path(_WORK_FOLDER))
 
-    def _follow(self, dataset: ray.data.Dataset, progress: JobProgress) -> None:
+    def _follow(
+        self, dispatcher: Dispatcher, chunks: Iterator[Chunk], progress: JobProgress
+    ) -> None:
         budget = self.config.failure_budget(self.report.counts.asked)
         try:
-            for row in dataset.iter_batches(
-                batch_size=1, batch_format="pyarrow", prefetch_batches=0
-            ):
-                finished = Chunk.from_row(row).items.to_pylist()[0]
+            for receipt in dispatcher.run(chunks):
+                assert receipt.finished is not None, "the last step says what it finished"
+                (finished,) = receipt.finished.to_pylist()
                 progress.update(finished["num_done"], finished["num_failed"], finished["device"])
                 if finished["error"] and progress.failed <= 5:
                     self.say(f"failed: {finished['error']}")
@@ -239,31 +228,6 @@ class Job:
             self.report.failed += progress.failed
             self.report.seconds = progress.seconds
             self.report.by_device = dict(progress.by_device)
-
-    def _write_work(self, stages: StageSettings) -> list[str]:
-        """Write the chunks to files below the output folder, where every node reads them."""
-        names: list[str] = []
-        pending: list[pa.Table] = []
-
-        def flush() -> None:
-            sink = io.BytesIO()
-            pq.write_table(pa.concat_tables(pending), sink, row_group_size=16, compression="zstd")
-            names.append(f"{_WORK_FOLDER}/chunks-{len(names):06d}.parquet")
-            self.store.write_bytes(names[-1], sink.getvalue())
-            pending.clear()
-
-        for chunk in self.worklist.chunks(stages.grid, self.model.config.train_frames):
-            pending.append(chunk.to_row())
-            if len(pending) >= _CHUNKS_PER_FILE:
-                flush()
-        if pending:
-            flush()
-        return names
-
-
-def _root_cause(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[-1] if text else ''}"
 
 
 def _cluster_words(cluster: ClusterInfo, num_work: int, stages: StageSettings) -> str:

@@ -11,12 +11,9 @@ import torch
 
 from hymotion_ray.api import Model, load_model
 from hymotion_ray.config.sampling import SamplingConfig
-from hymotion_ray.engine.render.settings import (
-    StageSettings,
-    device_name,
-    device_of_this_process,
-    set_threads,
-)
+from hymotion_ray.engine.device import device_name, device_of_this_process, set_threads
+from hymotion_ray.engine.pulse import beat
+from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import Sampler, nonfinite_rows
@@ -102,6 +99,7 @@ class SampleStage:
                 condition.length,
                 [rows[k] for k in again],
                 sampling,
+                on_step=beat,
                 check=False,
             )
             for k, latent in zip(again, redone, strict=True):
@@ -126,6 +124,7 @@ class SampleStage:
                     condition.length,
                     rows,
                     sampling,
+                    on_step=beat,
                     check=False,
                 )
             except torch.OutOfMemoryError:

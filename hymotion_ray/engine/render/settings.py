@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 from dataclasses import dataclass
 
 from hymotion_ray.config.grid import Grid
@@ -70,40 +68,3 @@ class StageSettings:
         if self.hashed_folders:
             parts.append(hashlib.sha256(stem.encode()).hexdigest()[:2])
         return "/".join([*parts, stem])
-
-
-def set_threads(num_threads: int) -> None:
-    """Use `num_threads` CPU threads in this process, whatever the machine has."""
-    import torch
-
-    os.environ["OMP_NUM_THREADS"] = str(num_threads)
-    torch.set_num_threads(num_threads)
-
-
-def device_of_this_process() -> str:
-    """`cuda` when Ray gave this process a GPU that torch can use, else `cpu`."""
-    import ray
-    import torch
-
-    return "cuda" if ray.get_gpu_ids() and torch.cuda.is_available() else "cpu"
-
-
-def device_name(device: str) -> str:
-    """The GPU's or the processor's model, for manifests: part of the class of a clip's bits."""
-    import torch
-
-    if device == "cuda":
-        return torch.cuda.get_device_name()
-    return cpu_model()
-
-
-def cpu_model() -> str:
-    """The processor's model name, or its architecture where none is told."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

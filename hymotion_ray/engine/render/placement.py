@@ -1,0 +1,127 @@
+"""Where the processes of a render job go: how many, and what each takes of a node.
+
+Every number follows the cluster as it is now: nodes that join get processes, those of nodes that
+leave are not asked for again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hymotion_ray.config.render import ResourceConfig
+from hymotion_ray.engine.cluster import ClusterInfo
+from hymotion_ray.engine.device import SLOT
+from hymotion_ray.engine.nodes import Node
+
+Size = Callable[[Sequence[Node]], tuple[int, int]]
+"""Processes wanted on some nodes: at once, and at most when work queues up."""
+
+_SAMPLERS_A_FINISHER = 4
+"""Samplers on GPUs that one finishing process starts with; more come when work queues up."""
+_ENCODER_SHARE = 0.25
+"""Of a GPU, for a large text encoder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Sizes of the pools and what a process of each takes."""
+
+    uses_gpus: bool
+    num_cpus: float
+    """CPUs of every process: 1, less where the cluster is small."""
+    encoders: Size
+    encoder_gpus: float
+    samplers: Size
+    sampler_gpus: float
+    sampler_resources: Mapping[str, float] = field(default_factory=dict)
+    finishers: Size
+
+
+def place(
+    resources: ResourceConfig,
+    cluster: ClusterInfo,
+    nodes: Sequence[Node],
+    *,
+    encoder_is_large: bool,
+) -> Placement:
+    """The job's own numbers where given, else what fits the cluster.
+
+    With GPUs: one sampler a GPU, or as many as a node has `sampler_slot`s; a large encoder takes a
+    quarter of one. Without: one sampler a CPU.
+    """
+    uses_gpus = wants_gpus(resources, cluster)
+    samplers, gpus, extra = _samplers(resources, cluster, nodes, encoder_is_large)
+    encoder_gpus = resources.encoder_gpus
+    if encoder_gpus is None:
+        encoder_gpus = _ENCODER_SHARE if uses_gpus and encoder_is_large else 0.0
+
+    def finishers(now: Sequence[Node]) -> tuple[int, int]:
+        num_samplers = samplers(now)[0]
+        plain = sum(n.num_cpus for n in now if not n.num_gpus)
+        room = plain or sum(n.num_cpus for n in now) - num_samplers - resources.num_encoders
+        least = max(1, math.ceil(num_samplers / _SAMPLERS_A_FINISHER))
+        return least, max(least, int(room))
+
+    num_processes = resources.num_encoders + samplers(nodes)[0] + 1
+    return Placement(
+        uses_gpus=uses_gpus,
+        num_cpus=max(0.01, min(1.0, math.floor(100 * cluster.total_cpus / num_processes) / 100)),
+        encoders=lambda now: (resources.num_encoders, resources.num_encoders),
+        encoder_gpus=encoder_gpus,
+        samplers=samplers,
+        sampler_gpus=gpus,
+        sampler_resources=extra,
+        finishers=finishers,
+    )
+
+
+def wants_gpus(resources: ResourceConfig, cluster: ClusterInfo) -> bool:
+    """Whether samplers run on GPUs: the cluster has some, or the job asks for nodes that do."""
+    if resources.sampler_gpus is not None:
+        return resources.sampler_gpus > 0
+    return cluster.num_gpus > 0
+
+
+def _samplers(
+    resources: ResourceConfig,
+    cluster: ClusterInfo,
+    nodes: Sequence[Node],
+    encoder_is_large: bool,
+) -> tuple[Size, float, dict[str, float]]:
+    """Number of samplers, GPU share of each, and what else each takes."""
+    if resources.num_samplers is not None:
+        number = resources.num_samplers
+        size: Size | None = lambda now: (number, number)  # noqa: E731
+    else:
+        size = None
+    if not wants_gpus(resources, cluster):
+        hidden = cluster.total_cpus - cluster.num_cpus
+
+        def per_cpu(now: Sequence[Node]) -> tuple[int, int]:
+            number = max(1, int(sum(n.num_cpus for n in now) - hidden))
+            return number, number
+
+        return size or per_cpu, 0.0, {}
+    shares = [n.num_gpus / n.resources[SLOT] for n in nodes if n.num_gpus and n.resources.get(SLOT)]
+    if shares and resources.sampler_gpus is None:
+        # One shape for all, so that a process fits any node; the cap goes by the node's own slots.
+        least = min(1.0, math.floor(1e4 * min(shares)) / 1e4)
+
+        def per_slot(now: Sequence[Node]) -> tuple[int, int]:
+            number = max(1, int(sum(n.resources.get(SLOT, 0.0) for n in now)))
+            return number, number
+
+        return size or per_slot, least, {SLOT: 1.0}
+    share = resources.sampler_gpus
+    if share is None:
+        large = encoder_is_large and resources.encoder_gpus != 0
+        share = 1.0 - _ENCODER_SHARE if large else 1.0
+    taken = share
+
+    def per_gpu(now: Sequence[Node]) -> tuple[int, int]:
+        number = max(1, int(sum(n.num_gpus for n in now) * math.floor(1 / taken + 1e-6)))
+        return number, number
+
+    return size or per_gpu, share, {}
