@@ -124,11 +124,13 @@ class FitReport:
     """How well a motion fits the clip it was made from.
 
     scale: our leg over the source's; leg_length: of the source, metres. mean_error_m, max_error_m:
-    distance of our driven limb joints and head from the source's times scale, both measured from
-    the middle of the hips: mean over joints and frames, and the largest mean of one frame. Other
-    proportions (short arms, a large head) show here. mean_angle_deg: mean angle between our limb
-    bones and the source's: proportions do not show. missing: joints of ours without a source joint.
-    by_rest: whether the rig's rest pose told how its frames sit, see `rest_frames`.
+    distance of our limb joints and head from where the source's would be if its trunk, shoulders,
+    neck and limbs had our lengths, both seen from the middle of the hips: mean over joints and
+    frames, and the largest mean of one frame. So a stylised body with short legs fits as well as a
+    tall one; what shows is a trunk that bends otherwise, and joints that were taken for others.
+    mean_angle_deg: mean angle between our limb bones and the source's. missing: joints of ours
+    without a source joint. by_rest: whether the rig's rest pose told how its frames sit, see
+    `rest_frames`.
     """
 
     mean_error_m: float
@@ -160,9 +162,7 @@ def retarget_humanoid(
     our_hips = posed[:, HIPS].mean(axis=1)
     transl = torch.from_numpy(scale * source_hips - our_hips)
     transl[:, 1] -= joint_floor(torch.from_numpy(posed) + transl[:, None], skeleton)
-    mean_error, max_error, angle = _fit(
-        posed - our_hips[:, None], scale * (positions - source_hips[:, None]), humanoid
-    )
+    mean_error, max_error, angle = _fit(posed, positions, humanoid, rest)
     motion = Motion.from_rotations(matrix_to_rot6d(local), transl, skeleton, fps)
     return motion, FitReport(
         mean_error_m=mean_error,
@@ -212,26 +212,45 @@ def _along(chain: list[Array], share: float) -> Array:
     return between(chain[first], chain[first + 1], place - first)
 
 
-def _fit(posed: Array, source: Array, humanoid: Humanoid) -> tuple[float, float, float]:
+def _fit(
+    posed: Array, source: Array, humanoid: Humanoid, rest: Array
+) -> tuple[float, float, float]:
     """Mean and largest joint distance in metres, and mean angle of limb bones in degrees.
 
-    posed (L,22,3) ours and source (L,S,3), both from the middle of the hips.
+    posed (L,22,3): ours; source (L,S,3); rest (22,3): ours, for its lengths.
     """
-    pairs = {
-        j: humanoid.joints[name]
-        for j, name in enumerate(_BODY)
-        if name in humanoid.joints and name[1] == "_" and not name.endswith(("Collar", "Foot"))
-    }
+    at = {name: posed[:, j] for j, name in enumerate(_BODY)}
+    ours = {name: rest[j] for j, name in enumerate(_BODY)}
+    theirs = {name: source[:, joint] for name, joint in humanoid.joints.items()}
     if humanoid.neck:
-        pairs[_BODY.index("Head")] = humanoid.neck[-1]
-    gaps = np.linalg.norm(posed[:, list(pairs)] - source[:, list(pairs.values())], axis=-1)
+        theirs["Head"] = source[:, humanoid.neck[-1]]
+    wanted = {f"{side}_Hip": at[f"{side}_Hip"] for side in "LR"}
+    hips, shoulders = (_middle(theirs, part) for part in ("Hip", "Shoulder"))
+    our_hips, our_shoulders = (_middle(ours, part) for part in ("Hip", "Shoulder"))
+    top = _middle(at, "Hip") + _sized(shoulders - hips, our_shoulders - our_hips)
+    for side in "LR":
+        name = f"{side}_Shoulder"
+        wanted[name] = top + _sized(theirs[name] - shoulders, ours[name] - our_shoulders)
+    if "Head" in theirs:
+        wanted["Head"] = top + _sized(theirs["Head"] - shoulders, ours["Head"] - our_shoulders)
     angles = []
     for name, end in BONES.items():
-        ours = unit(posed[:, _BODY.index(end)] - posed[:, _BODY.index(name)])
-        theirs = unit(source[:, humanoid.joints[end]] - source[:, humanoid.joints[name]])
-        angles.append(np.degrees(np.arccos(np.clip((ours * theirs).sum(axis=-1), -1, 1))))
-    per_frame = gaps.mean(axis=1)
-    return float(gaps.mean()), float(per_frame.max()), float(np.mean(angles))
+        bones, our_bone = theirs[end] - theirs[name], ours[end] - ours[name]
+        wanted[end] = wanted[name] + unit(bones) * np.linalg.norm(our_bone)
+        cosine = (unit(at[end] - at[name]) * unit(bones)).sum(axis=-1)
+        angles.append(np.degrees(np.arccos(np.clip(cosine, -1, 1))))
+    gaps = np.stack([np.linalg.norm(at[name] - place, axis=-1) for name, place in wanted.items()])
+    return float(gaps.mean()), float(gaps.mean(axis=0).max()), float(np.mean(angles))
+
+
+def _middle(places: Mapping[str, Array], part: str) -> Array:
+    return (places[f"L_{part}"] + places[f"R_{part}"]) / 2
+
+
+def _sized(vectors: Array, ours: Array) -> Array:
+    """Vectors (L,3) of another body, scaled so that their median length is that of ours (3,)."""
+    length = float(np.median(np.linalg.norm(vectors, axis=-1)))
+    return vectors * (float(np.linalg.norm(ours)) / max(length, 1e-9))
 
 
 def _world_rotations(frames: WorldFrames, rest: Array, drivers: Mapping[str, str]) -> Array:

@@ -27,6 +27,8 @@ LEG_M = 0.78
 MIN_UNIT_M, MAX_UNIT_M = 0.0008, 1.2
 """Units that are believed: millimetres to metres, with room for short and long legs."""
 _MIN_LEG_M, _MAX_LEG_M = 0.2, 1.4
+# Trunk and legs in one line within 45 degrees; the share of frames that make a judgement.
+_STRAIGHT, _ENOUGH = 0.7, 0.05
 
 # Rotations that bring an axis up. Z up is AMASS's turn, (x, y, z) -> (x, z, -y).
 _TO_Y_UP: dict[str, Doubles] = {
@@ -94,13 +96,14 @@ class Rig:
             raise SourceError("a frame holds NaN or infinite numbers", "not_finite")
         humanoid = find_humanoid(self.names, self.parents)
         notes = list(self.warnings)
+        rest = self._rest()
         if up is None:
-            up = self._up(humanoid, notes)
+            up = self._up(humanoid, rest, notes)
         turn = _TO_Y_UP[up]
         unit_m = self._unit(humanoid, unit_m, notes)
         positions = (self.positions * unit_m) @ turn.T
         rotations = turn @ self.rotations @ turn.T
-        check_handedness(humanoid, positions)
+        check_handedness(humanoid, rest, self.positions)
         provenance: dict[str, str | float | int | bool] = {
             "source": source,
             "licence": licence,
@@ -141,19 +144,22 @@ class Rig:
             )
         return float(by_leg)
 
-    def _up(self, humanoid: Humanoid, notes: list[str]) -> str:
+    def _rest(self) -> Doubles:
+        """Joints (J,3) of the rest pose, in the file's units and axes."""
+        offsets = rest_offsets(self.rotations, self.positions, self.parents)
+        return rest_positions(offsets, self.parents)
+
+    def _up(self, humanoid: Humanoid, rest: Doubles, notes: list[str]) -> str:
         """The axis along which the trunk stands, over frames in which the legs carry it."""
         ankles, hips, top = humanoid.centres(self.positions)
-        trunk = top - hips
-        trunk = trunk / np.maximum(np.linalg.norm(trunk, axis=1, keepdims=True), 1e-9)
+        trunk = _unit(top - hips)
         rise = (hips - ankles) / max(humanoid.leg_length(self.positions), 1e-9)
         scores = {}
         for axis, turn in _TO_Y_UP.items():
             carried = rise @ turn[1] > 0.3
             scores[axis] = float(np.where(carried, trunk @ turn[1], 0.0).mean())
         best = max(scores, key=lambda axis: scores[axis])
-        offsets = rest_offsets(self.rotations, self.positions, self.parents)
-        rest_up = body_axes(humanoid, rest_positions(offsets, self.parents))[:, 1]
+        rest_up = body_axes(humanoid, rest)[:, 1]
         at_rest = max(_TO_Y_UP, key=lambda axis: float(rest_up @ _TO_Y_UP[axis][1]))
         if scores[best] < 0.3:
             notes.append(f"the body never stands: up taken from the rest pose, {at_rest}")
@@ -163,22 +169,35 @@ class Rig:
         return best
 
 
-def check_handedness(humanoid: Humanoid, positions: Doubles) -> None:
-    """`SourceError` (mirrored) when the toes point backwards, as in data of left-handed axes."""
-    _, hips, top = humanoid.centres(positions)
-    front = np.cross(humanoid.left(positions), top - hips)
-    front = front / np.maximum(np.linalg.norm(front, axis=1, keepdims=True), 1e-9)
-    ahead = [
-        np.einsum(
-            "li,li->l", positions[:, tip] - positions[:, humanoid.joints[f"{side}_Ankle"]], front
-        )
-        for side, tip in zip("LR", humanoid.toe_tips, strict=True)
-        if tip >= 0
-    ]
-    leg = humanoid.leg_length(positions)
-    if ahead and float(np.median(ahead)) < -0.05 * leg:
-        raise SourceError(
-            "the toes point backwards: left and right are swapped, or the axes are left-handed;"
-            " export in right-handed axes",
-            "mirrored",
-        )
+def check_handedness(humanoid: Humanoid, rig_rest: Doubles, positions: Doubles) -> None:
+    """`SourceError` (mirrored) when the toes point backwards, as in data of left-handed axes.
+
+    Seen in the rest pose (J,3) where that stands upright, else in the frames (L,J,3) in which the
+    body does.
+    """
+    for places in (rig_rest[None], positions):
+        ankles, hips, top = humanoid.centres(places)
+        leg = humanoid.leg_length(places)
+        up = _unit(top - hips)
+        front = _unit(np.cross(humanoid.left(places), up))
+        standing = (_unit(hips - ankles) * up).sum(axis=-1) > _STRAIGHT
+        wide = np.linalg.norm(humanoid.left(places), axis=-1) > 0.2 * leg
+        frames = standing & wide
+        if frames.sum() < max(1, _ENOUGH * len(places)):
+            continue
+        ahead = [
+            ((places[:, tip] - places[:, humanoid.joints[f"{side}_Ankle"]]) * front).sum(axis=-1)
+            for side, tip in zip("LR", humanoid.toe_tips, strict=True)
+            if tip >= 0
+        ]
+        if ahead and float(np.median(np.stack(ahead)[:, frames])) < -0.05 * leg:
+            raise SourceError(
+                "the toes point backwards: left and right are swapped, or the axes are left-handed;"
+                " export in right-handed axes",
+                "mirrored",
+            )
+        return
+
+
+def _unit(vectors: Doubles) -> Doubles:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9)
