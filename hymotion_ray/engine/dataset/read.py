@@ -81,16 +81,16 @@ class ReadStage:
                 item = next(clips, None)
                 if item is None:
                     return
-                name = _name(file, item.name, names)
                 if isinstance(item, SourceReject):
                     yield Rejected(
                         file=file.key,
-                        name=name,
+                        name=_name(file, item.name, {}),
                         code=item.code,
                         message=item.message,
                         is_motion=item.is_motion,
                     )
                 else:
+                    name = _name(file, item.name, names)
                     yield ReadClip(file=file.key, name=name, clip=item)
         finally:
             faulthandler.cancel_dump_traceback_later()
