@@ -4,12 +4,16 @@ One file a format; this one only says which. Knows no Ray and no shards. Everyth
 clip is in memory at a time (one `.pt` chunk, one archive member), and a bad clip never stops the
 others.
 
+    captions = load_captions(["HumanML3D/index.csv"])
     for file in list_sources(["AMASS", "cmu.zip"]):
         for clip in read_source(file, captions=captions):
             if isinstance(clip, SourceClip):
                 motion, fit = to_motion(clip, skeleton)
 """
 
+from hymotion_ray.formats.sources.caption_files import load_captions
+from hymotion_ray.formats.sources.caption_index import CaptionIndex
+from hymotion_ray.formats.sources.chunks import ChunkKeys
 from hymotion_ray.formats.sources.clip import (
     BodyPose,
     Caption,
@@ -17,14 +21,21 @@ from hymotion_ray.formats.sources.clip import (
     SourceError,
     SourceReject,
 )
+from hymotion_ray.formats.sources.fit import to_motion
 from hymotion_ray.formats.sources.listing import SourceFile, list_sources
+from hymotion_ray.formats.sources.read import read_source
 
 __all__ = [
     "BodyPose",
     "Caption",
+    "CaptionIndex",
+    "ChunkKeys",
     "SourceClip",
     "SourceError",
     "SourceFile",
     "SourceReject",
     "list_sources",
+    "load_captions",
+    "read_source",
+    "to_motion",
 ]

@@ -103,7 +103,7 @@ def body_clip(
     """
     if not (np.isfinite(rotations).all() and np.isfinite(pelvis).all()):
         raise SourceError("a frame holds NaN or infinite numbers", "not_finite")
-    shown = _sized_skeleton(SMPL_LEG_M) if skeleton is None else skeleton
+    shown = sized_skeleton(SMPL_LEG_M) if skeleton is None else skeleton
     notes: list[str] = []
     if up is None:
         up = _seen_up(rotations, shown)
@@ -148,7 +148,8 @@ def body_clip(
     )
 
 
-def _sized_skeleton(leg_length: float) -> Skeleton:
+def sized_skeleton(leg_length: float) -> Skeleton:
+    """The generic skeleton with legs of another length in metres."""
     generic = generic_skeleton()
     return Skeleton(generic.rest * np.float32(leg_length / generic.leg_length))
 
