@@ -186,7 +186,10 @@ def _in_order(bones: dict[str, _Bone], hierarchy: list[list[str]]) -> Iterator[_
 def parse_amc(content: bytes, skeleton: Skeleton) -> Rig:
     """World frames in the skeleton's units; every bone with angles must stand in every frame."""
     values, degrees = _frames(content, skeleton)
-    names, parents, rotations, positions = [], [], [], []
+    names: list[str] = []
+    parents: list[int] = []
+    rotations: list[Doubles] = []
+    positions: list[Doubles] = []
     index: dict[str, int] = {}
     with_children = {bone.parent for bone in skeleton.bones}
     num_frames = len(values["root"])

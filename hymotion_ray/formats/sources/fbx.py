@@ -105,7 +105,8 @@ def _rig(pufbx: Any, scene: Any, stack: Any) -> Rig:
 
 def _keys(keys: NDArray[Any]) -> tuple[Doubles, Doubles]:
     """Times (K) and values (K, 3 or 4) of ufbx's key records."""
-    values = np.stack([keys["value"][axis] for axis in keys["value"].dtype.names], axis=1)
+    axes = keys["value"].dtype.names or ()
+    values = np.stack([keys["value"][axis] for axis in axes], axis=1)
     return keys["time"].astype(np.float64), values.astype(np.float64)
 
 

@@ -170,7 +170,9 @@ class _Scene:
                 raise SourceError("a skin has too few bind matrices", "bad_syntax")
             for joint, matrix in zip(skin["joints"], matrices, strict=False):
                 if abs(np.linalg.det(matrix[:3, :3])) > 1e-12:
-                    rest[place[joint]] = rotations_of(np.linalg.inv(matrix)[None, :3, :3])[0]
+                    rest[place[joint]] = rotations_of(
+                        np.linalg.inv(matrix)[None, :3, :3].astype(np.float64)
+                    )[0]
         return rest
 
     # --- the motion -------------------------------------------------------------------------------

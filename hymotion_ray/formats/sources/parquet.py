@@ -63,7 +63,7 @@ def _batches(table: pq.ParquetFile, columns: list[str] | None) -> Iterator[pa.Re
 def _render_rows(
     file: SourceFile, table: pq.ParquetFile, names: set[str]
 ) -> Iterator[SourceClip | SourceReject]:
-    columns = [name for name in ("npz", "id") if name in names]
+    columns: list[str] = [name for name in ("npz", "id") if name in names]
     number = 0
     for batch in _batches(table, columns):
         for row in batch.to_pylist():

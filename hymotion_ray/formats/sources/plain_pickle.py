@@ -81,7 +81,8 @@ def _scalar(dtype: np.dtype, data: bytes) -> Any:
 
 
 def _from_buffer(data: Any, dtype: np.dtype, shape: Any, order: str) -> np.ndarray:
-    return np.frombuffer(bytes(data), dtype=dtype).reshape(shape, order=order)
+    array = np.frombuffer(bytes(data), dtype=dtype)
+    return array.reshape(shape, order="F" if order == "F" else "C")
 
 
 def _dtype(code: Any, *_flags: Any) -> np.dtype:
@@ -122,7 +123,7 @@ _MAY_HAVE_STATE = (np.ndarray, np.dtype, _JoblibArray, collections.OrderedDict)
 class _PlainUnpickler(pickle._Unpickler):  # the one in Python, whose steps can be replaced
     """Builds plain data only."""
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module: str, name: str) -> Any:
         try:

@@ -115,19 +115,18 @@ def body_clip(
     world, joints = forward_kinematics(torch.from_numpy(rotations), shown)
     positions = joints[:, :NUM_BODY_JOINTS].numpy() - shown.rest[PELVIS] + pelvis[:, None]
     _check_up(positions, notes)
+    j0 = SMPL_PELVIS if skeleton is None else skeleton.rest[PELVIS].tolist()
     provenance: dict[str, str | float | int | bool] = {
         "source": source,
         "licence": licence,
         "up_axis": f"+{up}",
         "unit_m": 1.0,
         "leg_length": shown.leg_length,
-        "pelvis_rest": " ".join(
-            f"{v:.6f}"
-            for v in (SMPL_PELVIS if skeleton is None else skeleton.rest[PELVIS].tolist())
-        ),
+        "pelvis_rest": " ".join(f"{value:.6f}" for value in j0),
         "fps_src": fps,
         "num_joints": NUM_BODY_JOINTS,
-    } | dict(more or {})
+    }
+    provenance |= dict(more or {})
     if notes:
         provenance["warnings"] = "; ".join(notes)
     return SourceClip(
