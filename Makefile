@@ -35,7 +35,6 @@ help:
 
 demo: $(VENV)/.installed-base
 	$(BIN)/hymotion-ray render examples/prompts.txt --model tiny --out $(DEMO_OUT)
-	@echo "Open this page in a browser: $$(cd $(DEMO_OUT) && pwd)/index.html"
 
 test: install
 	$(PYTHON) -m pytest -m 'not slow' $(PYTEST_ARGS)
