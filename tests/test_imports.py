@@ -32,11 +32,12 @@ MAY_USE = {
     "text": {"torch", "numpy", "tokenizers", "transformers", "httpx", "safetensors"},
     "formats": MATHS
     | {"pyarrow", "safetensors", "pygltflib", "yaml", "PIL", "imageio_ffmpeg", "pxr"}
-    | {"httpx", "filelock"},
+    | {"httpx", "filelock", "pufbx"},
     "api": {"torch", "numpy"},
     "engine": {"*"},
     "cli": {"click", "rich"},
     "cli_options": {"click", "yaml"},
+    "cli_ingest": {"click"},
 }
 _IMPORT_ALL = """
 import importlib, json, sys
