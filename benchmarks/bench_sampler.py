@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -26,9 +25,9 @@ NUM_PROMPTS, NUM_SEEDS, NUM_FRAMES = 8, 4, 150
 TRAIN_FRAMES, NUM_TOKENS = 360, 128
 
 
-def random_sampler(width: int, layers: int, grid: Grid, device: str) -> Sampler:
-    """A network of the released shape at another width, with random weights."""
-    config = NetworkConfig(
+def network_config(width: int, layers: int) -> NetworkConfig:
+    """The released switches at another width."""
+    return NetworkConfig(
         feat_dim=width,
         num_layers=layers,
         num_heads=width // 64,
@@ -38,6 +37,10 @@ def random_sampler(width: int, layers: int, grid: Grid, device: str) -> Sampler:
         apply_rope_to_single_branch=False,
         time_factor=1000.0,
     )
+
+
+def random_sampler(config: NetworkConfig, grid: Grid, device: str) -> Sampler:
+    """A sampler with random weights."""
     network = MotionMMDiT(config, TRAIN_FRAMES)
     generator = torch.Generator().manual_seed(0)
     for parameter in network.parameters():
@@ -66,14 +69,9 @@ def count_flops(config: NetworkConfig, work: Work) -> int:
     return text + motion
 
 
-def timed(function: Callable[[], list[Tensor]]) -> tuple[list[Tensor], float]:
-    """The result, and the seconds it took."""
-    start = time.perf_counter()
-    result = function()
-    return result, time.perf_counter() - start
-
-
-def measure(sampler: Sampler, num_steps: int, repeats: int) -> dict[str, float]:
+def measure(
+    config: NetworkConfig, sampler: Sampler, num_steps: int, repeats: int
+) -> dict[str, float]:
     """Time both modes in turn; each mode's figure is its fastest run, the least disturbed one."""
     condition, sampling = random_condition(), SamplingConfig(num_steps=num_steps)
     rows = [Row(p, NUM_FRAMES, seed) for p in range(NUM_PROMPTS) for seed in range(NUM_SEEDS)]
@@ -85,9 +83,10 @@ def measure(sampler: Sampler, num_steps: int, repeats: int) -> dict[str, float]:
     for _ in range(repeats):
         for name, mode in modes.items():
             sampler.work.clear()
-            latents[name], taken = timed(lambda mode=mode: mode(*condition, rows, sampling))
-            seconds[name].append(taken)
-            flops[name] = count_flops(sampler.network.config, sampler.work)
+            start = time.perf_counter()
+            latents[name] = mode(*condition, rows, sampling)
+            seconds[name].append(time.perf_counter() - start)
+            flops[name] = count_flops(config, sampler.work)
     shared, dense = min(seconds["shared"]), min(seconds["dense"])
     got, want = torch.stack(latents["shared"]), torch.stack(latents["dense"])
     rate_ratio = flops["shared"] / shared / (flops["dense"] / dense)
@@ -137,7 +136,8 @@ def main(
     if quick:
         width, layers, steps, repeats = 256, 6, 2, 2
     torch.set_num_threads(threads)
-    result = measure(random_sampler(width, layers, Grid(rows=rows), device), steps, repeats)
+    config = network_config(width, layers)
+    result = measure(config, random_sampler(config, Grid(rows=rows), device), steps, repeats)
     for key, value in result.items():
         click.echo(f"{key:26s} {value:g}")
     if as_json:

@@ -28,7 +28,7 @@ class GridCell:
 class Grid:
     """Which cells there are."""
 
-    rows: int = 8
+    rows: int = 4
     """Clips a call; fixed for a run, since it is part of the class of a clip's bits."""
     text_rows: int = 8
     """Pairs of prompt and time a call of the text half; fixed for a run, for the same reason."""
