@@ -130,7 +130,7 @@ class FitReport:
     tall one; what shows is a trunk that bends otherwise, and joints that were taken for others.
     mean_angle_deg: mean angle between our limb bones and the source's. missing: joints of ours
     without a source joint. by_rest: whether the rig's rest pose told how its frames sit, see
-    `rest_frames`.
+    `rest_frames`. dropped_frames: leading frames of the source that were left out.
     """
 
     mean_error_m: float
@@ -140,6 +140,7 @@ class FitReport:
     leg_length: float
     missing: tuple[str, ...] = ()
     by_rest: bool = True
+    dropped_frames: int = 0
 
 
 def retarget_humanoid(

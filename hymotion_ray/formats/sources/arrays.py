@@ -27,6 +27,7 @@ from hymotion_ray.formats.sources.file_bytes import too_large_member
 
 _MAX_MEMBERS = 4096
 _MAX_HEADER_BYTES = 1 << 20
+_MAX_NUMBERS = 100_000_000
 _BAD_HEADER = (
     *(ValueError, SyntaxError, TypeError, KeyError, OverflowError, RecursionError, MemoryError),
     *(tokenize.TokenError, EOFError, struct.error),
@@ -150,6 +151,8 @@ def finite(array: NDArray[Any], shape: tuple[int | None, ...], name: str) -> NDA
             f"`{name}` is {array.dtype} of shape {array.shape}; allowed: numbers of ({wanted})",
             "bad_shape",
         )
+    if array.size > _MAX_NUMBERS:
+        raise SourceError(f"`{name}` has shape {array.shape}: too much to hold", "too_large")
     if 0 in array.shape:
         raise SourceError(f"`{name}` has shape {array.shape}: no frames", "no_frames")
     values = array.astype(np.float64)

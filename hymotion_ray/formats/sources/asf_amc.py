@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.sources.clip import SourceClip
+from hymotion_ray.formats.sources.clip import SourceClip, check_size
 from hymotion_ray.formats.sources.file_bytes import neighbours, read_file
 from hymotion_ray.formats.sources.listing import SourceFile
 from hymotion_ray.formats.sources.rig import Rig, world_frames
@@ -26,6 +26,7 @@ from hymotion_ray.formats.sources.rig import Rig, world_frames
 Doubles = NDArray[np.float64]
 
 FPS = 120.0
+MAX_TEXT_BYTES = 128 << 20
 _INCH_M = 0.0254
 _MAX_BONES = 1000
 _MAX_SKELETON_BYTES = 4 << 20
@@ -55,7 +56,7 @@ def read_amc_file(file: SourceFile) -> Iterator[SourceClip]:
     """The one clip of an .amc file, with the skeleton that lies beside it."""
     place, notes = _skeleton_of(file)
     skeleton = parse_asf(read_file(file.path if file.member else place, _member(file, place)))
-    rig = parse_amc(read_file(file.path, file.member), skeleton)
+    rig = parse_amc(read_file(file.path, file.member, limit=MAX_TEXT_BYTES), skeleton)
     notes += [f"no frame rate in the file: {FPS:g} taken"]
     licence = "CMU mocap: free to use, no resale of the data itself, acknowledge NSF EIA-0196217"
     is_cmu = any(bone.name == "lhipjoint" for bone in skeleton.bones)
@@ -193,6 +194,7 @@ def parse_amc(content: bytes, skeleton: Skeleton) -> Rig:
     index: dict[str, int] = {}
     with_children = {bone.parent for bone in skeleton.bones}
     num_frames = len(values["root"])
+    check_size(num_frames, 2 * len(skeleton.bones))
     for bone in skeleton.bones:
         local, place = _local(bone, values.get(bone.name), num_frames, degrees)
         parent = next((b for b in skeleton.bones if b.name == bone.parent), None)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.sources.clip import SourceClip
+from hymotion_ray.formats.sources.clip import SourceClip, check_size
 from hymotion_ray.formats.sources.file_bytes import read_file
 from hymotion_ray.formats.sources.frame_rate import rate_of_step
 from hymotion_ray.formats.sources.listing import SourceFile
@@ -29,6 +29,7 @@ Doubles = NDArray[np.float64]
 
 MAX_JOINTS = 4000
 MAX_HEADER_BYTES = 4 << 20
+MAX_TEXT_BYTES = 512 << 20
 _POSITIONS = ("xposition", "yposition", "zposition")
 _ROTATIONS = ("xrotation", "yrotation", "zrotation")
 _NO_BONE = 1e-2
@@ -48,7 +49,9 @@ class _Joint:
 
 def read_bvh_file(file: SourceFile) -> Iterator[SourceClip]:
     """The one clip of a BVH file."""
-    yield parse_bvh(read_file(file.path, file.member)).to_clip(file.name, source="BVH")
+    yield parse_bvh(read_file(file.path, file.member, limit=MAX_TEXT_BYTES)).to_clip(
+        file.name, source="BVH"
+    )
 
 
 def parse_bvh(content: bytes) -> Rig:
@@ -72,6 +75,7 @@ def parse_bvh(content: bytes) -> Rig:
     fps, rows, notes = _read_motion(
         content[motion.end() :], sum(len(joint.channels) for joint in joints)
     )
+    check_size(len(rows), len(joints))
     rotations, positions = _local(joints, rows)
     parents = tuple(joint.parent for joint in joints)
     return Rig(

@@ -16,10 +16,31 @@ from numpy.typing import NDArray
 
 from hymotion_ray.errors import SourceError
 
+MAX_JOINT_FRAMES = 8_000_000
+"""Frames times joints of one clip: about 3 GB while it is read. Longer takes must be split."""
+
 Floats = NDArray[np.float32]
 Provenance = dict[str, str | float | int | bool]
 
-__all__ = ["BodyPose", "Caption", "SourceClip", "SourceError", "SourceReject"]
+__all__ = [
+    "MAX_JOINT_FRAMES",
+    "BodyPose",
+    "Caption",
+    "SourceClip",
+    "SourceError",
+    "SourceReject",
+    "check_size",
+]
+
+
+def check_size(num_frames: int, num_joints: int) -> None:
+    """`SourceError` (too_large) for a clip that would not fit into memory."""
+    if num_frames * num_joints > MAX_JOINT_FRAMES:
+        raise SourceError(
+            f"{num_frames} frames of {num_joints} joints; at most {MAX_JOINT_FRAMES} together,"
+            " split the file",
+            "too_large",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

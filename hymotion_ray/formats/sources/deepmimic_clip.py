@@ -15,10 +15,13 @@ from hymotion_ray.formats.sources.listing import SourceFile
 from hymotion_ray.formats.sources.rig import Rig
 
 _UNEVEN = 0.01
+_MAX_BYTES = 64 << 20
 
 
 def read_deepmimic_file(file: SourceFile) -> Iterator[SourceClip]:
     """The one clip; where its steps differ, resampled by time at their median."""
+    if file.size > _MAX_BYTES:
+        raise SourceError(f"{file.size} bytes of JSON; at most {_MAX_BYTES}", "too_large")
     with local_path(file.path, file.member) as path:
         try:
             clip = read_deepmimic(path)

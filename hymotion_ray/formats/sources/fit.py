@@ -6,8 +6,11 @@ The maths is `motion.retarget`'s. Does not know any file format.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hymotion_ray.errors import SourceError
 from hymotion_ray.formats.sources.clip import BodyPose, SourceClip
@@ -18,14 +21,18 @@ from hymotion_ray.motion.rotations import matrix_to_rot6d, resample
 from hymotion_ray.motion.skeleton import PELVIS, Skeleton
 
 FPS = 30.0
+# A first frame that is this much further from the second than any of the next few steps, and this
+# many leg lengths away, is the pose in which the rig was built and no motion (cgspeed's CMU files).
+_JUMP, _JUMP_LEGS, _STEPS = 8.0, 0.1, 6
 
 
 def to_motion(clip: SourceClip, skeleton: Skeleton, fps: float = FPS) -> tuple[Motion, FitReport]:
     """The clip on `skeleton` at `fps`, resampled by time, and how well it fits.
 
-    Retargeted clips stand on the floor y = 0; SMPL-family clips stay at the height that their file
-    says (`motion.canonical` puts every cut clip on the floor). `SourceError` (positions_only) for a
-    clip without rotations.
+    A first frame that is the rig's own pose, apart from the motion, is dropped and counted in the
+    report. Retargeted clips stand on the floor y = 0; SMPL-family clips stay at the height that
+    their file says (`motion.canonical` puts every cut clip on the floor). `SourceError`
+    (positions_only) for a clip without rotations.
     """
     if clip.body is not None:
         motion, report = _of_body(clip.body, skeleton, clip.fps)
@@ -37,13 +44,16 @@ def to_motion(clip: SourceClip, skeleton: Skeleton, fps: float = FPS) -> tuple[M
         )
     else:
         humanoid = find_humanoid(clip.joint_names, clip.parents)
+        positions = clip.positions.astype(np.float64)
+        first = int(_starts_apart(positions, humanoid.leg_length(positions)))
         motion, report = retarget_humanoid(
-            clip.rotations.astype(np.float64),
-            clip.positions.astype(np.float64),
+            clip.rotations[first:].astype(np.float64),
+            positions[first:],
             humanoid,
             skeleton,
             clip.fps,
         )
+        report = dataclasses.replace(report, dropped_frames=first)
     if clip.fps == fps:
         return motion, report
     rotations, transl = resample(
@@ -51,6 +61,14 @@ def to_motion(clip: SourceClip, skeleton: Skeleton, fps: float = FPS) -> tuple[M
     )
     resampled = Motion.from_rotations(matrix_to_rot6d(rotations), transl, skeleton, fps)
     return resampled, report
+
+
+def _starts_apart(positions: NDArray[np.float64], leg_length: float) -> bool:
+    """Whether the first of the frames (L,J,3) is a pose by itself."""
+    steps = np.linalg.norm(np.diff(positions[: _STEPS + 1], axis=0), axis=-1).mean(axis=1)
+    if len(steps) < 2:
+        return False
+    return bool(steps[0] > _JUMP_LEGS * leg_length and steps[0] > _JUMP * steps[1:].max())
 
 
 def _of_body(body: BodyPose, skeleton: Skeleton, fps: float) -> tuple[Motion, FitReport]:

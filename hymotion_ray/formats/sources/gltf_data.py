@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hymotion_ray.errors import SourceError
 
-_MAX_JSON_BYTES = 256 << 20
+_MAX_JSON_BYTES = 64 << 20
 _COMPONENTS = {5120: "<i1", 5121: "<u1", 5122: "<i2", 5123: "<u2", 5125: "<u4", 5126: "<f4"}
 _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4, "MAT4": 16}
 

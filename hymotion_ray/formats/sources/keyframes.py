@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
 from hymotion_ray.errors import SourceError
+from hymotion_ray.formats.sources.clip import check_size
 from hymotion_ray.formats.sources.frame_rate import snapped
 
 Doubles = NDArray[np.float64]
 
 DEFAULT_FPS = 30.0
-MAX_MATRICES = 4_000_000
-"""Frames times nodes of one clip: 512 MB of world matrices."""
 _LEAST_FPS, _MOST_FPS = 24.0, 240.0
 _SKEW = 1e-3
 
@@ -37,8 +36,7 @@ def frame_grid(clocks: list[Doubles], num_nodes: int) -> tuple[Doubles, float]:
     steps = [float(np.median(np.diff(t))) for t in clocks if len(t) > 2]
     fps = max((1 / step for step in steps if step > 0), default=DEFAULT_FPS)
     fps = DEFAULT_FPS if fps < _LEAST_FPS * 0.99 else snapped(min(fps, _MOST_FPS))
-    if (end - start) * fps * num_nodes > MAX_MATRICES:
-        raise SourceError(f"a clip of {end - start:.0f} s with {num_nodes} nodes", "too_large")
+    check_size(int((end - start) * fps), num_nodes)
     return start + np.arange(int((end - start) * fps + 1e-3) + 1) / fps, fps
 
 

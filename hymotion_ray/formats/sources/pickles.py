@@ -11,10 +11,12 @@ from hymotion_ray.formats.sources.file_bytes import read_file
 from hymotion_ray.formats.sources.listing import SourceFile
 from hymotion_ray.formats.sources.plain_pickle import read_plain_pickle
 
+MAX_BYTES = 512 << 20
+
 
 def read_pickle_file(file: SourceFile) -> Iterator[SourceClip | SourceReject]:
     """The clips of an AIST++ or WHAM file; `SourceError` (no_motion) for others."""
-    content = read_plain_pickle(read_file(file.path, file.member))
+    content = read_plain_pickle(read_file(file.path, file.member, limit=MAX_BYTES))
     if isinstance(content, dict) and all(key in content for key in aist.KEYS):
         yield from aist.read_aist(file, content)
         return

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.sources.clip import BodyPose, Caption, SourceClip
+from hymotion_ray.formats.sources.clip import BodyPose, Caption, SourceClip, check_size
 from hymotion_ray.formats.sources.frame_rate import snapped
 from hymotion_ray.motion.kinematics import forward_kinematics
 from hymotion_ray.motion.poses import SMPL_PELVIS
@@ -62,6 +62,7 @@ def smpl_clip(
     up: "y", "z", or None to see it by the pose. trans_is_pelvis: the translation is the pelvis in
     the world; else SMPL's, to which the rest pelvis is added. `SourceError`: bad_shape, wrong_axis.
     """
+    check_size(len(poses), NUM_BODY_JOINTS)
     if poses.ndim != 2 or poses.shape[1] < 3 * NUM_BODY_JOINTS or trans.shape != (len(poses), 3):
         raise SourceError(
             f"poses of shape {poses.shape} and translation of {trans.shape}; allowed:"
@@ -101,6 +102,7 @@ def body_clip(
 
     skeleton: the file's own; None for a SMPL body of unknown shape.
     """
+    check_size(len(rotations), NUM_BODY_JOINTS)
     if not (np.isfinite(rotations).all() and np.isfinite(pelvis).all()):
         raise SourceError("a frame holds NaN or infinite numbers", "not_finite")
     shown = sized_skeleton(SMPL_LEG_M) if skeleton is None else skeleton

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from hymotion_ray.errors import InputError, SourceError
 from hymotion_ray.formats.sources import gvhmr
@@ -16,6 +18,7 @@ from hymotion_ray.formats.torch_file import read_torch_file
 def read_torch_source(file: SourceFile, keys: ChunkKeys) -> Iterator[SourceClip | SourceReject]:
     """The clips of a GVHMR result or a chunk file; `SourceError` (no_motion) for others."""
     with local_path(file.path, file.member) as path:
+        _check_archive(path)
         try:
             content = read_torch_file(path, arrays=True)
         except InputError as cause:
@@ -32,3 +35,21 @@ def read_torch_source(file: SourceFile, keys: ChunkKeys) -> Iterator[SourceClip 
                 f" known are GVHMR ({gvhmr.KEY}) and lists of clips ({', '.join(keys.poses)}, ...)",
                 "no_motion",
             )
+
+
+def _check_archive(path: Path) -> None:
+    """`SourceError` (zip_bomb) for an archive whose members claim more than the file holds.
+
+    torch stores its records unpacked, so their sizes add up to at most that of the file.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    claimed = sum(member.file_size for member in members)
+    if claimed > path.stat().st_size or any(m.compress_type != zipfile.ZIP_STORED for m in members):
+        raise SourceError(
+            f"records of {claimed} bytes in a file of {path.stat().st_size}: packed or overlapping,"
+            " which torch.save does not write",
+            "zip_bomb",
+        )
