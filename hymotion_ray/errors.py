@@ -49,7 +49,7 @@ class SourceError(InputError):
 
 
 class OutputError(HyMotionError):
-    """The output folder or format cannot be used: it belongs to another run, or cannot be written."""
+    """The output folder or format cannot be used: another run's, or it cannot be written."""
 
 
 class MissingDependencyError(HyMotionError):
@@ -63,7 +63,7 @@ class TextEncoderError(HyMotionError):
 
 
 class SamplingError(HyMotionError):
-    """The sampler failed on an item (not finite, out of memory); the item is named in the message."""
+    """The sampler failed on an item (not finite, out of memory), which the message names."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""What a run is: frozen dataclasses, presets as functions, typed overrides. Knows no torch and no ray."""
+"""What a run is: frozen dataclasses, presets as functions, typed overrides. No torch, no ray."""
 
 from hymotion_ray.config.grid import Grid, GridCell
 from hymotion_ray.config.model import ModelConfig, TextConfig

@@ -1,7 +1,7 @@
 """Reading, checking and overriding dataclass configs. Knows nothing of what the fields mean.
 
-A config is a frozen, keyword-only dataclass whose fields are plain values, tuples of plain values or
-other configs. `from_mapping` turns JSON-like mappings into one, `to_mapping` back, and `override`
+A config is a frozen, keyword-only dataclass whose fields are plain values, tuples of plain values
+or other configs. `from_mapping` turns JSON-like mappings into one, `to_mapping` back, `override`
 applies `section.field=value` texts.
 """
 
@@ -21,7 +21,7 @@ C = TypeVar("C")
 
 
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
-    """Raise `ConfigError` that quotes field, value and what is allowed, unless `condition` holds."""
+    """Raise `ConfigError` that quotes field, value and what is allowed, unless `condition`."""
     if not condition:
         raise ConfigError(f"{field} is {value!r}; allowed: {allowed}")
 
@@ -36,9 +36,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 def to_mapping(config: Any) -> dict[str, Any]:
     """A JSON-ready mapping of a config, nested configs included."""
-    return {
-        f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config) if f.init
-    }
+    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config) if f.init}
 
 
 def _plain(value: Any) -> Any:
@@ -60,10 +58,14 @@ def from_mapping(cls: type[C], mapping: Mapping[str, Any], where: str = "config"
     known = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in mapping:
         if key not in known:
-            raise ConfigError(f"{where} has the unknown key {key!r}{nearest(str(key), list(known))}")
+            raise ConfigError(
+                f"{where} has the unknown key {key!r}{nearest(str(key), list(known))}"
+            )
     hints = typing.get_type_hints(cls)
     values = {
-        name: coerce(mapping[name], hints[name], f"{where}.{name}") for name in known if name in mapping
+        name: coerce(mapping[name], hints[name], f"{where}.{name}")
+        for name in known
+        if name in mapping
     }
     missing = [
         n
@@ -114,7 +116,7 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
 
 
 def override(config: C, assignments: Sequence[str]) -> C:
-    """A changed copy of `config` after `section.field=value` texts (values in JSON, or bare words)."""
+    """A changed copy of `config` after `section.field=value` texts (JSON values or bare words)."""
     for text in assignments:
         path, sep, raw = text.partition("=")
         if not sep:

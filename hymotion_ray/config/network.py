@@ -57,8 +57,12 @@ class NetworkConfig:
         )
         require(self.input_dim == 201, "input_dim", self.input_dim, "201")
         require(self.mlp_ratio > 0, "mlp_ratio", self.mlp_ratio, "a positive number")
-        require(self.narrowband_length > 0, "narrowband_length", self.narrowband_length, "seconds > 0")
-        require(self.refiner_num_layers > 0, "refiner_num_layers", self.refiner_num_layers, "at least 1")
+        require(
+            self.narrowband_length > 0, "narrowband_length", self.narrowband_length, "seconds > 0"
+        )
+        require(
+            self.refiner_num_layers > 0, "refiner_num_layers", self.refiner_num_layers, "at least 1"
+        )
 
     @property
     def num_double_blocks(self) -> int:

@@ -32,5 +32,8 @@ class SamplingConfig:
             "a finite number from 0 to 100",
         )
         require(
-            self.method in ("euler", "midpoint", "rk4"), "method", self.method, "euler, midpoint or rk4"
+            self.method in ("euler", "midpoint", "rk4"),
+            "method",
+            self.method,
+            "euler, midpoint or rk4",
         )

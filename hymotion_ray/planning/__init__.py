@@ -1,0 +1,1 @@
+"""GPU catalogue, memory estimates, placement and cost: plain Python, no torch, no ray."""
