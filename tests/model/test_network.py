@@ -178,3 +178,25 @@ def test_low_precision_is_close(make_network: Make, inputs: Inputs) -> None:
     got = torch.cat(valid(network.to(torch.bfloat16)(**inputs), inputs))
     assert got.dtype == torch.bfloat16
     assert (got.float() - want).norm() / want.norm() < 0.05
+
+
+@torch.inference_mode()
+def test_motion_half_reads_nothing_back(make_network: Make, inputs: Inputs) -> None:
+    """On the meta device there are shapes and no values, so a step can be captured as it is."""
+    network = make_network(insert_start_token=True, with_long_skip_connection=True).to("meta")
+    meta = {key: value.to("meta") for key, value in inputs.items()}
+    text = network.text_stream(*(meta[k] for k in ("context", "vector", "t", "context_length")))
+    layout = network.motion_layout(meta["x_length"], meta["context_length"], 30, 8)
+    assert network.motion_stream(meta["x"], text, layout).shape == (3, 30, 201)
+    repeated = network.repeat_token(network.empty_text_rows(3, 1), 8)
+    assert network.motion_stream(meta["x"], repeated, layout).shape == (3, 30, 201)
+
+
+def test_motion_half_compiles_to_one_graph(make_network: Make, inputs: Inputs) -> None:
+    network = make_network(insert_start_token=True)
+    text = network.text_stream(*(inputs[k] for k in ("context", "vector", "t", "context_length")))
+    layout = network.motion_layout(inputs["x_length"], inputs["context_length"], 30, 8)
+    compiled = torch.compile(network.motion_stream, backend="eager", fullgraph=True)
+    torch.testing.assert_close(
+        compiled(inputs["x"], text, layout), network.motion_stream(inputs["x"], text, layout)
+    )
