@@ -67,7 +67,8 @@ def set_threads(num_threads: int) -> None:
 
 def device_of_this_process() -> str:
     """`cuda` when Ray gave this process a GPU that torch can use, else `cpu`."""
-    if not ray.get_gpu_ids():
+    # Asked without a Ray, get_gpu_ids would start one.
+    if not ray.is_initialized() or not ray.get_gpu_ids():
         return "cpu"
     import torch
 

@@ -1,27 +1,32 @@
 """What is done: one Parquet row an item, written after the item's files. Ray-free.
 
 Each chunk of work writes one part, named by the chunk, so that a chunk computed twice leaves one
-part. Parts are merged into larger ones when there are many. An item's latest word counts: `done`
-over `failed`, then the higher attempt.
+part. Parts are merged into larger ones as they become many. A merged part names those it replaces,
+and readers pass these by: a merge that is cut off at any point leaves every row once.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hymotion_ray.engine import faults
 from hymotion_ray.engine.identity import digest
 from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.atomic import Store
 
 MANIFEST_SCHEMA_VERSION = 1
 FOLDER = "manifest"
-_MERGE_ABOVE = 1_000
+MERGE_AT = 1_000
+"""Parts of single chunks that are merged while a job runs."""
 _MERGED_ROWS = 100_000
+_BATCH_ROWS = 8_192
+_VERSION_KEY, _REPLACES_KEY = b"hymotion_ray.manifest", b"hymotion_ray.replaces"
 
 SCHEMA = pa.schema(
     [
@@ -53,78 +58,122 @@ SCHEMA = pa.schema(
         ("jitter", pa.float32()),
         ("facing", pa.float32()),
     ],
-    metadata={"hymotion_ray.manifest": str(MANIFEST_SCHEMA_VERSION)},
+    metadata={_VERSION_KEY: str(MANIFEST_SCHEMA_VERSION)},
 )
+
+
+def part_name(key: str) -> str:
+    """The part that the chunk of this key writes."""
+    return f"{FOLDER}/part-{key}.parquet"
 
 
 def write_part(store: Store, key: str, rows: list[dict[str, Any]]) -> None:
     """Write the rows of one chunk; the same key overwrites."""
-    _write(store, f"{FOLDER}/part-{key}.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
-
-
-def read_batches(store: Store, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """All rows of the manifest, in batches, part by part in order of their names."""
-    for name in part_names(store):
-        yield from _open(store, name).iter_batches(batch_size=8192, columns=columns)
+    _write(store, part_name(key), pa.Table.from_pylist(rows, schema=SCHEMA))
 
 
 def part_names(store: Store) -> list[str]:
-    """The manifest's files."""
-    return store.list_files(FOLDER, suffix=".parquet")
+    """The manifest's files that count, in order: those not replaced by a merged one."""
+    names = store.list_files(FOLDER, suffix=".parquet")
+    replaced = {old for name in names if _is_merged(name) for old in _replaces(store, name)}
+    return [name for name in names if name not in replaced]
+
+
+def read_batches(
+    store: Store, columns: list[str] | None = None, names: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Rows of the manifest (or of the parts in `names`) in batches, part by part."""
+    for name in part_names(store) if names is None else names:
+        with _open(store, name) as file:
+            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=columns)
 
 
 def read_rows(store: Store, name: str) -> list[dict[str, Any]]:
     """All rows of one part."""
-    rows: list[dict[str, Any]] = _open(store, name).read().to_pylist()
+    with _open(store, name) as file:
+        rows: list[dict[str, Any]] = file.read().to_pylist()
     return rows
+
+
+def count_rows(store: Store) -> int:
+    """Rows of the manifest, from the ends of its files."""
+    total = 0
+    for name in part_names(store):
+        with _open(store, name) as file:
+            total += file.metadata.num_rows
+    return total
 
 
 def rewrite_part(store: Store, name: str, rows: list[dict[str, Any]]) -> None:
     """Replace a part by one with other rows, whole or not at all."""
-    _write(store, name, pa.Table.from_pylist(rows, schema=SCHEMA))
+    replaces = _replaces(store, name) if _is_merged(name) else []
+    _write(store, name, pa.Table.from_pylist(rows, schema=SCHEMA), replaces)
 
 
-def merge_parts(store: Store) -> None:
-    """Merge the parts of single chunks into larger ones, when there are many.
+def remove_replaced(store: Store) -> None:
+    """Remove the parts that a merge which was cut off has left beside their merged one."""
+    names = store.list_files(FOLDER, suffix=".parquet")
+    for name in set(names) - set(part_names(store)):
+        store.remove(name)
 
-    The merged part is written before the small ones go: a kill in between leaves rows twice, which
-    readers take for one.
-    """
-    names = [n for n in part_names(store) if "/part-" in n]
-    if len(names) < _MERGE_ABOVE:
-        return
+
+def merge_parts(store: Store, names: Sequence[str]) -> None:
+    """Merge parts of single chunks into larger ones, and remove them."""
     pending: list[pa.Table] = []
     merged: list[str] = []
     num_rows = 0
-    for name in names:
-        table = _open(store, name).read()
-        pending.append(table)
+    for place, name in enumerate(names):
+        with _open(store, name) as file:
+            pending.append(file.read())
         merged.append(name)
-        num_rows += table.num_rows
-        if num_rows >= _MERGED_ROWS or name == names[-1]:
-            key = digest({"parts": merged})
-            _write(store, f"{FOLDER}/merged-{key}.parquet", pa.concat_tables(pending))
+        num_rows += pending[-1].num_rows
+        if num_rows >= _MERGED_ROWS or place == len(names) - 1:
+            target = f"{FOLDER}/merged-{digest({'parts': merged})}.parquet"
+            _write(store, target, pa.concat_tables(pending), merged)
+            faults.reach("merged", target)
             for old in merged:
                 store.remove(old)
+                faults.reach("merge-removed", old)
             pending, merged, num_rows = [], [], 0
 
 
-def _write(store: Store, name: str, table: pa.Table) -> None:
+def single_parts(store: Store) -> list[str]:
+    """The parts of single chunks."""
+    return [name for name in part_names(store) if not _is_merged(name)]
+
+
+def _is_merged(name: str) -> bool:
+    return name.startswith(f"{FOLDER}/merged-")
+
+
+def _replaces(store: Store, name: str) -> list[str]:
+    with _open(store, name) as file:
+        held = file.schema_arrow.metadata.get(_REPLACES_KEY, b"[]")
+    names: list[str] = json.loads(held)
+    return names
+
+
+def _write(store: Store, name: str, table: pa.Table, replaces: Sequence[str] = ()) -> None:
+    metadata = dict(SCHEMA.metadata)
+    if replaces:
+        metadata[_REPLACES_KEY] = json.dumps(list(replaces)).encode()
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
     store.write_bytes(name, sink.getvalue())
 
 
 def _open(store: Store, name: str) -> pq.ParquetFile:
     try:
-        file = pq.ParquetFile(io.BytesIO(store.read_bytes(name)))
+        file = pq.ParquetFile(store.filesystem.open_input_file(store.path(name)), pre_buffer=True)
     except pa.ArrowInvalid as error:
         raise OutputError(
             f"manifest part {store.url(name)} is not readable as Parquet ({error}); parts are"
             " written whole or not at all, so something else changed it: remove that file, and its"
             " items are rendered again"
         ) from error
-    version = (file.schema_arrow.metadata or {}).get(b"hymotion_ray.manifest", b"none").decode()
+    except OSError as error:
+        raise OutputError(f"manifest part {store.url(name)} cannot be read: {error}") from error
+    version = (file.schema_arrow.metadata or {}).get(_VERSION_KEY, b"none").decode()
     if version != str(MANIFEST_SCHEMA_VERSION):
         raise OutputError(
             f"manifest part {store.url(name)} has schema version {version}; allowed:"

@@ -16,7 +16,7 @@ from hymotion_ray.engine.render.encode import EncodeStage
 from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
 from hymotion_ray.engine.render.sample import SampleStage
 from hymotion_ray.engine.stage import Chunk
-from hymotion_ray.engine.worklist import ITEMS
+from hymotion_ray.engine.work_chunks import ITEMS
 
 TEXTS = ["a person walks", "a person jumps", "a person walks"]
 

@@ -13,7 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hymotion_ray.engine import faults
+from hymotion_ray.engine.lease import LeaseCheck
 from hymotion_ray.engine.manifest import write_part
+from hymotion_ray.engine.pulse import beat
 from hymotion_ray.engine.render.decode import QUALITY_COLUMNS
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import ERROR, ERROR_CODE, Chunk
@@ -21,6 +24,7 @@ from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.motions import encode_motion
 from hymotion_ray.motion.motion import Motion
 
+SHARDS = "shards"
 _COPIED = (
     "identity",
     "num_frames",
@@ -46,6 +50,8 @@ class ExportStage:
     """
 
     settings: StageSettings
+    lease: LeaseCheck | None = None
+    """Whether the folder is still this job's; None where no other job can come."""
     name: str = "export"
     _store: Store | None = field(default=None, init=False)
 
@@ -58,6 +64,7 @@ class ExportStage:
         assert self._store is not None, "setup runs before the first call"
         alive = chunk.alive
         motions = dict(zip(alive, self._motions(chunk, alive), strict=True))
+        self._require_lease()
         rows: list[dict[str, Any]] = []
         shard: list[dict[str, Any]] = []
         for index, item in enumerate(chunk.items.to_pylist()):
@@ -69,8 +76,14 @@ class ExportStage:
                 rows.append(row)
         if shard:
             self._store.write_bytes(shard_name(chunk.key), _parquet(shard))
+        faults.reach("files-written", chunk.key)
+        self._require_lease()
         write_part(self._store, chunk.key, rows)
         return _counted(chunk, rows)
+
+    def _require_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.require()
 
     def _motions(self, chunk: Chunk, alive: list[int]) -> list[Motion]:
         lengths = [chunk.column("num_frames")[i] for i in alive]
@@ -114,6 +127,7 @@ class ExportStage:
             stem = self.settings.file_stem(target["group"], target["stem"])
             for name, data in contents.items():
                 self._store.write_bytes(f"{stem}.{name}", data)
+                beat()
             file = f"{stem}.{first}"
         return {
             "status": "done",
@@ -131,7 +145,7 @@ class ExportStage:
 
 def shard_name(key: str) -> str:
     """The shard file of a chunk."""
-    return f"shards/part-{key}.parquet"
+    return f"{SHARDS}/part-{key}.parquet"
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
@@ -144,6 +158,7 @@ def _counted(chunk: Chunk, rows: list[dict[str, Any]]) -> Chunk:
     done = sum(row["status"] == "done" for row in rows)
     items = pa.table(
         {
+            "chunk": [chunk.key],
             "num_done": [done],
             "num_failed": [len(rows) - done],
             "device": [next((r["device"] for r in rows if r["device"]), "")],

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hymotion_ray.config.render import Axis
+from hymotion_ray.engine import faults
 from hymotion_ray.engine.manifest import part_names, read_rows, rewrite_part
 from hymotion_ray.engine.worklist import Worklist, target_key
 from hymotion_ray.formats.atomic import Store
@@ -28,6 +29,7 @@ def export_missing(store: Store, worklist: Worklist, axis: Axis) -> int:
             continue
         _write_shards(store, [(r, f) for r, f in wanted if "#" in r["file"]], axis)
         _write_files(store, [(r, f) for r, f in wanted if "#" not in r["file"]], axis)
+        faults.reach("extended", name)
         for row, formats in wanted:
             row["formats"] = ",".join([row["formats"], *formats])
         rewrite_part(store, name, rows)

@@ -11,6 +11,7 @@ from hymotion_ray.config.fields import from_mapping, to_mapping
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.render import RENDER_SCHEMA_VERSION, RenderConfig
 from hymotion_ray.engine.identity import digest
+from hymotion_ray.engine.lease import WORK_FOLDER
 from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.atomic import Store
 
@@ -38,7 +39,7 @@ def existing_folder(store: Store) -> Folder | None:
     Raises `OutputError` when it holds something else, or a form this release cannot extend.
     """
     if not store.exists(CONFIG_FILE):
-        found = store.list_files("", limit=1)
+        found = [n for n in store.list_files("", limit=8) if not n.startswith(f"{WORK_FOLDER}/")]
         if found:
             raise OutputError(
                 f"{store.url('')} is not empty and holds no {CONFIG_FILE} of a render job"

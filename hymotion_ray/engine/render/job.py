@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from hymotion_ray.config.render import RenderConfig
+from hymotion_ray.engine import faults
 from hymotion_ray.engine.cluster import ClusterInfo, connect
 from hymotion_ray.engine.dispatch import Dispatcher
-from hymotion_ray.engine.manifest import merge_parts
+from hymotion_ray.engine.lease import Lease, LeaseCheck
+from hymotion_ray.engine.manifest import remove_replaced
 from hymotion_ray.engine.nodes import living_nodes
-from hymotion_ray.engine.progress import JobProgress, duration_words
-from hymotion_ray.engine.render.closing import close_folder
+from hymotion_ray.engine.pool import Step
+from hymotion_ray.engine.progress import JobProgress
+from hymotion_ray.engine.render.closing import Merger, close_folder
 from hymotion_ray.engine.render.extend import export_missing
 from hymotion_ray.engine.render.folder import (
     Folder,
@@ -25,152 +28,120 @@ from hymotion_ray.engine.render.folder import (
 )
 from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
 from hymotion_ray.engine.render.pipeline import render_steps
-from hymotion_ray.engine.render.placement import place, wants_gpus
-from hymotion_ray.engine.render.plan import (
-    PlanCounts,
-    fit_grid,
-    make_plan,
-    prompt_rows,
-    read_done,
-)
+from hymotion_ray.engine.render.placement import Placement, place, wants_gpus
+from hymotion_ray.engine.render.plan import fit_grid, make_plan, prompt_rows, read_done
+from hymotion_ray.engine.render.report import JobReport
 from hymotion_ray.engine.render.rewrite import RewriteStage
 from hymotion_ray.engine.render.settings import StageSettings
-from hymotion_ray.engine.stage import Chunk
+from hymotion_ray.engine.suspects import Suspects
 from hymotion_ray.engine.worklist import Worklist
 from hymotion_ray.errors import ClusterError, OutputError
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.motions import check_formats
+from hymotion_ray.motion.decode import Decoder
 
 HASH_FOLDERS_ABOVE = 10_000
 """Clips in a folder above which files are spread over 256 sub-folders."""
 
-
-@dataclass
-class JobReport:
-    """How a job ended; what summary.json holds."""
-
-    out: str
-    counts: PlanCounts
-    done: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    by_device: dict[str, int] = field(default_factory=dict)
-    page: str | None = None
-    stopped: str | None = None
-    """Why the job stopped before its end."""
-
-    @property
-    def exit_code(self) -> int:
-        """0 all done, 1 some failed or were rejected, 2 nothing to start with, 3 stopped."""
-        if self.stopped:
-            return 3
-        if self.counts.prompts == 0:
-            return 2 if self.counts.rejected else 0
-        return 1 if self.failed or self.counts.rejected else 0
-
-    def words(self) -> str:
-        """What the user reads at the end."""
-        if self.counts.prompts == 0:
-            return (
-                f"no prompt can be rendered: {self.counts.rejected} rejected"
-                if self.counts.rejected
-                else "warning: the input holds no prompts; 0 clips asked, 0 done"
-            )
-        lines = [
-            f"{self.done} clips rendered, {self.counts.done} done before, {self.failed} failed,"
-            f" {self.counts.rejected} prompts rejected, in {duration_words(self.seconds)}"
-        ]
-        if self.stopped:
-            lines.append(f"stopped: {self.stopped}")
-        return "\n".join([*lines, self.page or self.out])
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON-ready."""
-        counts = asdict(self.counts)
-        for name in ("first_rejects", "first_keys", "frames"):
-            counts.pop(name)
-        return {
-            "asked": counts.pop("asked"),
-            "done": self.done + counts["done"],
-            "rendered": self.done,
-            "reused": counts.pop("done"),
-            "failed": self.failed,
-            **counts,
-            "seconds": round(self.seconds, 3),
-            "clips_per_s": round(self.done / self.seconds, 3) if self.seconds else 0.0,
-            "by_device": self.by_device,
-            "out": self.out,
-            "page": self.page,
-            "stopped": self.stopped,
-            "exit_code": self.exit_code,
-        }
+BuildSteps = Callable[[StageSettings, Decoder, LeaseCheck, Placement], list[Step]]
 
 
-def run_job(config: RenderConfig, say: Callable[[str], None]) -> JobReport:
+def run_job(
+    config: RenderConfig, say: Callable[[str], None], build_steps: BuildSteps = render_steps
+) -> JobReport:
     """Render what `config` asks for. `say` takes lines for the user.
 
-    Raises the errors of `hymotion_ray.errors` for what stops the job before it starts.
+    `build_steps` makes the pipeline's steps; benchmarks put stand-ins there. Raises the errors of
+    `hymotion_ray.errors` for what stops the job before it starts; Ctrl-C ends it early.
     """
     store = open_store(config.out)
     check_formats(config.all_formats)
-    earlier = existing_folder(store)
-    model = ModelInfo.read(config)
-    settings = model.folder_settings(config)
-    if earlier is not None:
-        require_same(store, earlier, settings)
-    with (
-        tempfile.TemporaryDirectory(prefix="hymotion-ray-") as scratch,
-        Worklist(Path(scratch) / "work.sqlite") as worklist,
-        (Path(scratch) / "rejects.jsonl").open("w+", encoding="utf-8") as rejects,
-    ):
-        read_done(store, worklist)
-        rewrite = RewriteStage(config.rewrite, store, worklist)
-        counts = make_plan(
-            prompt_rows(config, model.config.train_frames, say),
-            config,
-            model,
-            folder_identity(settings),
-            worklist,
-            rewrite,
-            rejects,
-        )
-        report = JobReport(out=store.root, counts=counts)
-        for reject in counts.first_rejects:
-            say(f"rejected {reject.file}:{reject.line}: {reject.message}")
-        if counts.prompts == 0:
-            return report
-        rejects.flush()
-        job = Job(config, store, model, worklist, earlier, report, say)
-        job.run(Path(rejects.name).read_bytes())
+    report = JobReport(out=config.out)
+    try:
+        existing_folder(store)  # refused before anything is written there
+        model = ModelInfo.read(config)
+        with (
+            Lease(store, say) as lease,
+            tempfile.TemporaryDirectory(prefix="hymotion-ray-") as scratch,
+            Worklist(Path(scratch) / "work.sqlite", config.best_of) as worklist,
+        ):
+            Job(
+                config, store, model, lease, worklist, Path(scratch), build_steps, report, say
+            ).run()
+    except KeyboardInterrupt:
+        report.interrupted = True
     return report
 
 
 @dataclass
 class Job:
-    """The part of a job that computes and writes, once its plan stands."""
+    """One run of a job, while the folder is this driver's."""
 
     config: RenderConfig
     store: Store
     model: ModelInfo
+    lease: Lease
     worklist: Worklist
-    earlier: Folder | None
+    scratch: Path
+    build_steps: BuildSteps
     report: JobReport
     say: Callable[[str], None]
 
-    def run(self, rejects: bytes) -> None:
-        """Compute what is new, write what is missing, close the folder."""
-        if self.worklist.num_work:
-            with connect(self.config.address) as cluster:
-                stages = self._begin(wants_gpus(self.config.resources, cluster), rejects)
-                self._render(cluster, stages)
-        else:
-            stages = self._begin(False, rejects)
-        self.report.done += export_missing(self.store, self.worklist, stages.axis)
-        merge_parts(self.store)
-        close_folder(self.store, self.config, self.report)
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._num_stale = 0
+        self._suspects = Suspects(self.store)
+        self._merger = Merger(self.store)
 
-    def _begin(self, has_gpus: bool, rejects: bytes) -> StageSettings:
-        if self.earlier is None:
+    def run(self) -> None:
+        """Plan, compute what is new, write what is missing, close the folder."""
+        earlier = existing_folder(self.store)
+        settings = self.model.folder_settings(self.config)
+        if earlier is not None:
+            require_same(self.store, earlier, settings)
+        rejects = self._plan(folder_identity(settings))
+        if self.report.counts.prompts == 0:
+            return
+        try:
+            self._compute(earlier, rejects)
+        except KeyboardInterrupt:
+            self.store.remove_leftovers(older_than_s=0)
+            raise
+        finally:
+            self._merger.close()
+        self._close()
+
+    def _plan(self, identity: str) -> bytes:
+        """Put on the list what is to be done; the lines of rejects.jsonl."""
+        remove_replaced(self.store)
+        self._suspects.add(self.lease.left_running)
+        self._num_stale = read_done(self.store, self.worklist)
+        rewrite = RewriteStage(self.config.rewrite, self.store, self.worklist)
+        rows = prompt_rows(self.config, self.model.config.train_frames, self.say)
+        path = self.scratch / "rejects.jsonl"
+        with path.open("w", encoding="utf-8") as sink:
+            self.report.counts = make_plan(
+                rows, self.config, self.model, identity, self.worklist, rewrite, sink
+            )
+        self.worklist.seal(self._suspects.identities)
+        for reject in self.report.counts.first_rejects:
+            self.say(f"rejected {reject.file}:{reject.line}: {reject.message}")
+        faults.reach("planned")
+        return path.read_bytes()
+
+    def _compute(self, earlier: Folder | None, rejects: bytes) -> None:
+        if not self.worklist.num_work:
+            stages = self._begin(earlier, False, rejects)
+        else:
+            with connect(self.config.address) as cluster:
+                has_gpus = wants_gpus(self.config.resources, cluster)
+                stages = self._begin(earlier, has_gpus, rejects)
+                self._render(cluster, stages)
+        if not self.report.stopped:
+            self.report.done += export_missing(self.store, self.worklist, stages.axis)
+
+    def _begin(self, earlier: Folder | None, has_gpus: bool, rejects: bytes) -> StageSettings:
+        if earlier is None:
             grid = fit_grid(
                 default_grid(self.config.resources, has_gpus),
                 self.worklist.histogram(),
@@ -178,7 +149,7 @@ class Job:
             )
             folder = Folder(settings=self.model.folder_settings(self.config), grid=grid)
         else:
-            folder = self.earlier
+            folder = earlier
         save_folder(self.store, folder, self.config)
         self.store.write_bytes("rejects.jsonl", rejects)
         hashed = self.report.counts.asked > HASH_FOLDERS_ABOVE
@@ -188,34 +159,42 @@ class Job:
 
     def _render(self, cluster: ClusterInfo, stages: StageSettings) -> None:
         self.say(_cluster_words(cluster, self.worklist.num_work, stages))
-        encoder_is_large = self.model.config.text.kind != "static"
         placement = place(
-            self.config.resources, cluster, living_nodes(), encoder_is_large=encoder_is_large
+            self.config.resources,
+            cluster,
+            living_nodes(),
+            encoder_is_large=self.model.config.text.kind != "static",
         )
-        steps = render_steps(
-            stages, self.model.decoder, placement, encoder_is_large=encoder_is_large
+        steps = self.build_steps(stages, self.model.decoder, self.lease.check, placement)
+        dispatcher = Dispatcher(
+            steps,
+            self.say,
+            stall_s=self.config.stall_s,
+            on_suspect=lambda piece: self._suspects.add(piece.chunk.column("identity")),
         )
-        dispatcher = Dispatcher(steps, self.say, stall_s=self.config.stall_s)
-        chunks = self.worklist.chunks(stages.grid, self.model.config.train_frames)
+        self.lease.tell(lambda: _identities_at_work(dispatcher))
         try:
             with JobProgress(total=self.report.counts.new) as progress:
-                self._follow(dispatcher, chunks, progress)
+                self._follow(dispatcher, stages, progress)
         except (ClusterError, OutputError) as error:
             self.report.stopped = (
                 f"{error}. Finished clips are safe; run the same command again to go on"
             )
+        self.report.mishaps = asdict(dispatcher.mishaps)
 
-    def _follow(
-        self, dispatcher: Dispatcher, chunks: Iterator[Chunk], progress: JobProgress
-    ) -> None:
+    def _follow(self, dispatcher: Dispatcher, stages: StageSettings, progress: JobProgress) -> None:
         budget = self.config.failure_budget(self.report.counts.asked)
+        chunks = self.worklist.chunks(stages.grid, self.model.config.train_frames)
         try:
-            for receipt in dispatcher.run(chunks):
+            for receipt in dispatcher.run(chunks, self.worklist.suspects()):
                 assert receipt.finished is not None, "the last step says what it finished"
                 (finished,) = receipt.finished.to_pylist()
+                self._merger.add(finished["chunk"])
                 progress.update(finished["num_done"], finished["num_failed"], finished["device"])
                 if finished["error"] and progress.failed <= 5:
                     self.say(f"failed: {finished['error']}")
+                if self.lease.lost:
+                    raise OutputError(f"another driver has taken over {self.store.url('')}")
                 if budget is not None and progress.failed > budget:
                     self.report.stopped = (
                         f"{progress.failed} items failed, more than --max-failures"
@@ -228,6 +207,22 @@ class Job:
             self.report.failed += progress.failed
             self.report.seconds = progress.seconds
             self.report.by_device = dict(progress.by_device)
+
+    def _close(self) -> None:
+        if self.lease.is_takeover:
+            self.store.remove_leftovers(older_than_s=time.monotonic() - self._began)
+        expected = None if self.report.stopped or self._num_stale else self.worklist.num_expected
+        try:
+            close_folder(self.store, self.config, self.report, self.scratch, expected)
+        except OutputError as error:
+            if not self.report.stopped:
+                raise
+            self.say(f"the folder could not be closed: {error}")
+
+
+def _identities_at_work(dispatcher: Dispatcher) -> list[str]:
+    chunks = dispatcher.running()
+    return [identity for chunk in chunks for identity in chunk.column("identity")]
 
 
 def _cluster_words(cluster: ClusterInfo, num_work: int, stages: StageSettings) -> str:

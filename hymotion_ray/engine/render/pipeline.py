@@ -8,6 +8,7 @@ runs in pools of processes (`dispatch.py`), a chunk of clips in one grid cell at
 
 from __future__ import annotations
 
+from hymotion_ray.engine.lease import LeaseCheck
 from hymotion_ray.engine.pool import Step
 from hymotion_ray.engine.render.decode import DecodeStage
 from hymotion_ray.engine.render.encode import EncodeStage
@@ -19,7 +20,7 @@ from hymotion_ray.motion.decode import Decoder
 
 
 def render_steps(
-    settings: StageSettings, decoder: Decoder, place: Placement, *, encoder_is_large: bool
+    settings: StageSettings, decoder: Decoder, lease: LeaseCheck, place: Placement
 ) -> list[Step]:
     """The steps of a render job: which stages share a process, and what each process takes.
 
@@ -28,7 +29,7 @@ def render_steps(
     has its own, so that it is loaded once and not by every sampler.
     """
     encode, sample = EncodeStage(settings), SampleStage(settings)
-    decode, export = DecodeStage(decoder), ExportStage(settings)
+    decode, export = DecodeStage(decoder), ExportStage(settings, lease)
     encoding = Step(
         name="encode",
         stages=(encode,),
@@ -56,7 +57,7 @@ def render_steps(
                 avoids_gpu_nodes=True,
             ),
         ]
-    if encoder_is_large:
+    if place.encoder_is_large:
         rest = Step(
             name="sample",
             stages=(sample, decode, export),

@@ -31,6 +31,8 @@ class Placement:
     uses_gpus: bool
     num_cpus: float
     """CPUs of every process: 1, less where the cluster is small."""
+    encoder_is_large: bool
+    """Whether a text encoder is too large for every sampler to hold one."""
     encoders: Size
     encoder_gpus: float
     samplers: Size
@@ -68,6 +70,7 @@ def place(
     return Placement(
         uses_gpus=uses_gpus,
         num_cpus=max(0.01, min(1.0, math.floor(100 * cluster.total_cpus / num_processes) / 100)),
+        encoder_is_large=encoder_is_large,
         encoders=lambda now: (resources.num_encoders, resources.num_encoders),
         encoder_gpus=encoder_gpus,
         samplers=samplers,

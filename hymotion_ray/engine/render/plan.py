@@ -5,6 +5,7 @@ Everything a row can be rejected for is settled here, before anything is compute
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,11 @@ from typing import TextIO
 
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.render import RenderConfig
-from hymotion_ray.engine.identity import item_identity
+from hymotion_ray.engine.identity import PromptIdentity, noise_seeds
 from hymotion_ray.engine.manifest import read_batches
 from hymotion_ray.engine.render.model_info import ModelInfo
 from hymotion_ray.engine.render.rewrite import RewriteStage
-from hymotion_ray.engine.worklist import WorkItem, Worklist, target_key
+from hymotion_ray.engine.worklist import Worklist, WorkPrompt, target_key
 from hymotion_ray.formats.atomic import Store
 from hymotion_ray.formats.names import safe_group, safe_stem
 from hymotion_ray.formats.prompts import PromptRow, Reject, iter_prompts, settle_ids
@@ -49,7 +50,7 @@ class PlanCounts:
     """Rows left out by the id policy `skip`."""
     first_rejects: list[Reject] = field(default_factory=list)
     """The first few rejects, for the terminal."""
-    first_keys: list[str] = field(default_factory=list)
+    first_keys: list[bytes] = field(default_factory=list)
     """Output names of the first clips, for the page."""
     frames: dict[int, int] = field(default_factory=dict)
     """Clips asked for, by number of frames."""
@@ -65,16 +66,20 @@ class PlanCounts:
         sink.write(json.dumps(reject.to_mapping(), ensure_ascii=False) + "\n")
 
 
-def read_done(store: Store, worklist: Worklist) -> None:
-    """Tell the list what the folder's manifest has, a batch of rows at a time."""
+def read_done(store: Store, worklist: Worklist) -> int:
+    """Tell the list what the folder's manifest has; returns how many rows are not the last word."""
     columns = ["group", "stem", "identity", "formats", "status", "attempt"]
     for batch in read_batches(store, columns):
-        rows = batch.to_pylist()
-        keyed = [(target_key(r["group"], r["stem"]), r) for r in rows]
-        worklist.add_done(
-            (k, r["identity"], r["formats"]) for k, r in keyed if r["status"] == "done"
+        groups, stems, identities, formats, status, attempts = (
+            batch.column(name).to_pylist() for name in columns
         )
-        worklist.add_failed((k, r["attempt"]) for k, r in keyed if r["status"] == "failed")
+        worklist.add_known(
+            (target_key(group, stem), bytes.fromhex(identity), held if done == "done" else None, n)
+            for group, stem, identity, held, done, n in zip(
+                groups, stems, identities, formats, status, attempts, strict=True
+            )
+        )
+    return worklist.settle_known()
 
 
 def make_plan(
@@ -134,13 +139,6 @@ def row_seeds(row: PromptRow, config: RenderConfig) -> tuple[int, ...]:
     return row.seeds or config.seed_list or tuple(range(config.num_seeds))
 
 
-def noise_seeds(seed: int, best_of: int) -> tuple[int, ...]:
-    """Candidates of one clip: with best-of K, the K seeds from seed * K on, no other clip's."""
-    if best_of == 1:
-        return (seed,)
-    return tuple(seed * best_of + k for k in range(best_of))
-
-
 def fit_grid(grid: Grid, histogram: Sequence[tuple[int, int, int]], train_frames: int) -> Grid:
     """`grid` with no more rows than the fullest cell of `histogram` fills, as a power of two.
 
@@ -155,7 +153,7 @@ def fit_grid(grid: Grid, histogram: Sequence[tuple[int, int, int]], train_frames
     rows = 1
     while rows < most:
         rows *= 2
-    return Grid(rows=min(grid.rows, rows), frame_step=grid.frame_step, token_cells=grid.token_cells)
+    return dataclasses.replace(grid, rows=min(grid.rows, rows))
 
 
 @dataclass
@@ -170,58 +168,53 @@ class _Adder:
     rejects: TextIO
 
     def row(self, row: PromptRow, num_tokens: int) -> None:
-        """Add one clip a seed."""
-        counts = self.counts
-        counts.prompts += 1
-        counts.warned += bool(row.warnings)
-        for seed in row_seeds(row, self.config):
-            item = self._item(row, seed, num_tokens)
-            outcome = self.worklist.add(item, self.config.all_formats)
-            if outcome == "taken":
-                counts.reject(_taken(row, item), self.rejects)
-                continue
-            counts.asked += 1
-            if len(counts.first_keys) < self.config.preview_clips:
-                counts.first_keys.append(item.key)
-            setattr(counts, outcome, getattr(counts, outcome) + 1)
-            counts.frames[row.num_frames] = counts.frames.get(row.num_frames, 0) + 1
-
-    def _item(self, row: PromptRow, seed: int, num_tokens: int) -> WorkItem:
+        """Add the prompt and one clip a seed."""
+        counts, formats = self.counts, self.config.all_formats
         own = self.model.sampling
         num_steps = own.num_steps if row.num_steps is None else row.num_steps
         guidance = own.guidance_scale if row.guidance_scale is None else row.guidance_scale
-        seeds = noise_seeds(seed, self.config.best_of)
-        return WorkItem(
-            identity=item_identity(
-                folder_identity=self.folder_identity,
-                text=row.text,
-                num_frames=row.num_frames,
-                noise_seeds=seeds,
-                num_steps=num_steps,
-                guidance_scale=guidance,
-            ),
+        prompt = WorkPrompt(
+            prompt_id=row.prompt_id,
+            group=safe_group(row.group),
             text=row.text,
+            original_text=row.original_text,
             num_frames=row.num_frames,
-            noise_seeds=seeds,
             num_steps=num_steps,
             guidance_scale=guidance,
             num_tokens=num_tokens,
-            prompt_id=row.prompt_id,
-            group=safe_group(row.group),
-            seed=seed,
-            stem=safe_stem(row.prompt_id, seed),
             warnings="; ".join(row.warnings),
-            original_text=row.original_text,
         )
+        identity = PromptIdentity(
+            folder_identity=self.folder_identity,
+            text=row.text,
+            num_frames=row.num_frames,
+            num_steps=num_steps,
+            guidance_scale=guidance,
+        )
+        counts.prompts += 1
+        counts.warned += bool(row.warnings)
+        self.worklist.add_prompt(prompt)
+        for seed in row_seeds(row, self.config):
+            key = target_key(prompt.group, safe_stem(row.prompt_id, seed))
+            clip = identity.of(noise_seeds(seed, self.config.best_of))
+            outcome = self.worklist.add_clip(key, clip, seed, formats)
+            if outcome == "taken":
+                counts.reject(_taken(row, seed), self.rejects)
+                continue
+            counts.asked += 1
+            if len(counts.first_keys) < self.config.preview_clips:
+                counts.first_keys.append(key)
+            setattr(counts, outcome, getattr(counts, outcome) + 1)
+            counts.frames[row.num_frames] = counts.frames.get(row.num_frames, 0) + 1
 
 
-def _taken(row: PromptRow, item: WorkItem) -> Reject:
+def _taken(row: PromptRow, seed: int) -> Reject:
     return Reject(
         file=row.file,
         line=row.line,
         code="id_taken",
         message=(
-            f"{item.prompt_id!r} seed {item.seed} is finished in this folder with another text,"
+            f"{row.prompt_id!r} seed {seed} is finished in this folder with another text,"
             " length or setting; give the row another id, or pass another --out"
         ),
         prompt_id=row.prompt_id,
