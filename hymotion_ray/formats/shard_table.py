@@ -148,7 +148,7 @@ def to_table(clips: Sequence[ShardClip]) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> Iterator[ShardClip]:
-    """The clips of a table or batch of `SCHEMA`, each with arrays of its own."""
+    """The clips of a table of `SCHEMA`, each with arrays of its own."""
     transl = _unragged(table["transl"], 3)
     rot6d = _unragged(table["rot6d"], NUM_BODY_JOINTS * 6)
     rest = table.drop_columns(["transl", "rot6d"]).to_pylist()

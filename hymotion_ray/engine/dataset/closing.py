@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from hymotion_ray.config.ingest import FPS, MAX_FRAMES, GateConfig, IngestConfig
@@ -87,7 +88,7 @@ def _rejected(
 ) -> dict[str, list[Shown]]:
     found: dict[str, list[Shown]] = {}
     for batch in table_batches(store, manifest, "samples"):
-        for clip in from_table(batch):
+        for clip in from_table(pa.Table.from_batches([batch])):
             shown = found.setdefault(clip.split_group, [])
             if len(shown) < min(limit, _PICTURES_A_REASON):
                 text = str(clip.provenance["message"])

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import ray
 import ray.exceptions
 
 from hymotion_ray.config.ingest import IngestConfig
 from hymotion_ray.engine.cluster import ClusterInfo, connect, quiet_data
 from hymotion_ray.engine.dataset.attempts import Attempts
-from hymotion_ray.engine.dataset.catalogue import Catalogue
+from hymotion_ray.engine.dataset.catalogue import Catalogue, ShardPlan
 from hymotion_ray.engine.dataset.closing import write_report
 from hymotion_ray.engine.dataset.convert import ConvertStage
 from hymotion_ray.engine.dataset.folder import (
@@ -53,7 +51,6 @@ SAMPLE_CHUNKS = 128
 """Chunks of a round, its first ones, that keep rejected motions for the report's pictures. Chunks
 come in the order of a hash, so these are a fair sample."""
 SAMPLES_A_REASON = 12
-_ROWS_PER_FILE = 256
 
 
 @dataclass
@@ -159,6 +156,9 @@ def run_ingest(
         job = Job(config, store, reader, skeleton, settings, files, catalogue, report, say, taken)
         report.dataset = job.run(manifest)["counts"]
         _count_sources(files, catalogue, report)
+        if report.files_read or taken:
+            summary = json.dumps(report.to_mapping(), indent=1, ensure_ascii=False)
+            store.write_bytes("summary.json", summary.encode())
     return report
 
 
@@ -224,10 +224,6 @@ class Job:
         progress.passed_by(sum(len(c.files) for c in chunks) - sum(len(c.files) for _, c in left))
         if not left:
             return
-        rows = (
-            {"chunk": c.key, "files": c.to_json(), "with_samples": i < SAMPLE_CHUNKS}
-            for i, c in left
-        )
         make_attempts: Any = ray.remote(Attempts)
         attempts = make_attempts.options(num_cpus=0).remote(self.config.work.reader_tries)
         task = ChunkTask(
@@ -237,10 +233,9 @@ class Job:
             self.config.out,
             attempts,
         )
-        with self._work_files("chunks", rows) as paths:
-            dataset = clip_pipeline(paths, self.store.filesystem, task, num_readers)
-            for row in _rows(dataset):
-                progress.update(row["num_files"], row["num_accepted"], row["num_rejected"])
+        marked = ((chunk, i < SAMPLE_CHUNKS) for i, chunk in left)
+        for row in _rows(clip_pipeline(marked, task, num_readers)):
+            progress.update(row["num_files"], row["num_accepted"], row["num_rejected"])
         ray.kill(attempts)
 
     def _catalogue(self, chunks: Sequence[WorkChunk]) -> None:
@@ -251,22 +246,18 @@ class Job:
     def _shard(self, num_readers: int, progress: IngestProgress) -> list[WrittenShard]:
         """Write the round's shards; those that an earlier, stopped run wrote are kept."""
         written: list[WrittenShard] = []
-
-        def left() -> Iterator[dict[str, Any]]:
-            for plan in self.catalogue.assign(self.config.splits, self.config.shards):
-                done = written_shard(self.store, plan.name)
-                if done is not None:
-                    written.append(done)
-                else:
-                    yield {"plan": plan.to_json()}
-
-        with self._work_files("plans", left()) as paths:
-            if paths:
-                stage = ShardStage(self.config.out, self.config.shards)
-                dataset = shard_pipeline(paths, self.store.filesystem, stage, num_readers)
-                for row in _rows(dataset):
-                    written.append(WrittenShard.from_json(row["written"]))
-                    progress.shard(written[-1].info.num_bytes)
+        left: list[ShardPlan] = []
+        for plan in self.catalogue.assign(self.config.splits, self.config.shards):
+            done = written_shard(self.store, plan.name)
+            if done is None:
+                left.append(plan)
+            else:
+                written.append(done)
+        if left:
+            stage = ShardStage(self.config.out, self.config.shards)
+            for row in _rows(shard_pipeline(left, stage, num_readers)):
+                written.append(WrittenShard.from_json(row["written"]))
+                progress.shard(written[-1].info.num_bytes)
         return written
 
     def _commit(
@@ -297,22 +288,6 @@ class Job:
                 if count[reason] <= SAMPLES_A_REASON:
                     kept.append(table.slice(i, 1))
         return pa.concat_tables(kept).combine_chunks() if kept else None
-
-    @contextlib.contextmanager
-    def _work_files(self, name: str, rows: Iterable[dict[str, Any]]) -> Iterator[list[str]]:
-        """Paths of files with `rows`, below the output folder, where every node reads them."""
-        folder = f"{WORK_FOLDER}/{name}"
-        paths: list[str] = []
-        rest = iter(rows)
-        while batch := list(islice(rest, _ROWS_PER_FILE)):
-            sink = io.BytesIO()
-            pq.write_table(pa.Table.from_pylist(batch), sink, row_group_size=8)
-            paths.append(f"{folder}/{len(paths):06d}.parquet")
-            self.store.write_bytes(paths[-1], sink.getvalue())
-        try:
-            yield [self.store.path(path) for path in paths]
-        finally:
-            _delete(self.store, folder)
 
 
 def _load(store: Store, manifest: Manifest, files: FileList, catalogue: Catalogue) -> None:

@@ -10,6 +10,7 @@ folder, one chunk at a time, and never to the driver.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,36 +30,36 @@ from hymotion_ray.formats.atomic import open_store
 
 
 def clip_pipeline(
-    work_files: list[str], filesystem: Any, task: ChunkTask, num_readers: int
+    chunks: Iterable[tuple[WorkChunk, bool]], task: ChunkTask, num_readers: int
 ) -> ray.data.Dataset:
-    """The dataset whose consumption reads the chunks in `work_files`: a row a finished chunk."""
-    return (
-        ray.data.read_parquet(work_files, filesystem=filesystem, file_extensions=None)
-        .repartition(target_num_rows_per_block=1)
-        .map_batches(
-            task,
-            compute=TaskPoolStrategy(size=num_readers),
-            num_cpus=1,
-            batch_size=1,
-            batch_format="pyarrow",
-        )
+    """The dataset whose consumption reads `chunks`: a row a finished chunk.
+
+    With each chunk comes whether it keeps samples of rejected motions.
+    """
+    tables = [
+        pa.table({"chunk": [chunk.key], "files": [chunk.to_json()], "with_samples": [with_samples]})
+        for chunk, with_samples in chunks
+    ]
+    return ray.data.from_arrow(tables).map_batches(
+        task,
+        compute=TaskPoolStrategy(size=min(num_readers, len(tables))),
+        num_cpus=1,
+        batch_size=1,
+        batch_format="pyarrow",
     )
 
 
 def shard_pipeline(
-    work_files: list[str], filesystem: Any, stage: ShardStage, num_readers: int
+    plans: Sequence[ShardPlan], stage: ShardStage, num_readers: int
 ) -> ray.data.Dataset:
-    """The dataset whose consumption writes the shards planned in `work_files`: a row a shard."""
-    return (
-        ray.data.read_parquet(work_files, filesystem=filesystem, file_extensions=None)
-        .repartition(target_num_rows_per_block=1)
-        .map_batches(
-            ShardTask(stage),
-            compute=TaskPoolStrategy(size=num_readers),
-            num_cpus=1,
-            batch_size=1,
-            batch_format="pyarrow",
-        )
+    """The dataset whose consumption writes the shards of `plans`: a row a shard."""
+    tables = [pa.table({"plan": [plan.to_json()]}) for plan in plans]
+    return ray.data.from_arrow(tables).map_batches(
+        ShardTask(stage),
+        compute=TaskPoolStrategy(size=min(num_readers, len(tables))),
+        num_cpus=1,
+        batch_size=1,
+        batch_format="pyarrow",
     )
 
 
