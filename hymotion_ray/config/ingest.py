@@ -152,7 +152,7 @@ class IngestConfig:
     out: str
     """Output folder or URL."""
     captions: str | None = None
-    """Captions file that goes with the sources."""
+    """Captions file that goes with the sources; those found among them are read too."""
     licence: str = "unknown"
     """Licence of clips whose source does not say."""
     gates: GateConfig = field(default_factory=GateConfig)

@@ -1,24 +1,21 @@
 """Stage: clips -> pieces as training takes them: retargeted, 30 fps, cut, facing +Z, on the floor.
 
-Wraps `formats.sources.to_motion` and `motion.features.canonicalise`. Ray-free.
+Wraps `formats.sources.to_motion` and `motion.canonical`. Ray-free.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from hymotion_ray.config.ingest import FPS, MAX_FRAMES, MIN_FRAMES
+from hymotion_ray.config.ingest import FPS, MIN_FRAMES
 from hymotion_ray.engine.dataset.items import Piece, ReadClip, Rejected
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.shard_table import ShardCaption, ShardClip, Value
-from hymotion_ray.formats.sources import Caption, SourceClip
-from hymotion_ray.formats.sources.fit import to_motion
-from hymotion_ray.motion.features import canonicalise
+from hymotion_ray.formats.sources import Caption, SourceClip, to_motion
+from hymotion_ray.motion.canonical import Window, canonical_clip, windows
 from hymotion_ray.motion.gates import is_finite
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.retarget import FitReport
@@ -53,29 +50,46 @@ class ConvertStage:
             yield Rejected(file=item.file, name=item.name, code="not_finite", message=message)
             return
         motion, fit = to_motion(clip, self.skeleton, FPS)
-        for start, end, captions in _cuts(motion.num_frames, clip.captions):
-            rot6d, transl = canonicalise(
-                motion.rot6d[start:end].double(), motion.transl[start:end].double(), self.skeleton
+        spans = [(caption.start, caption.end) for caption in clip.captions]
+        covered = np.zeros(motion.num_frames, dtype=bool)
+        for window in windows(motion.num_frames, spans, FPS):
+            covered[window.start : window.stop] = True
+            if window.num_frames < 1:
+                yield _too_short(item, window)
+                continue
+            piece = canonical_clip(motion, window.start, window.stop)
+            said = [clip.captions[k] for k in window.spans]
+            yield Piece(file=item.file, row=self._row(item, piece, fit, window, said), motion=piece)
+        if (left := int((~covered).sum())) >= MIN_FRAMES:
+            words = f"{left / FPS:.1f} of {motion.duration:.1f} s, of which no caption speaks"
+            yield Rejected(
+                file=item.file,
+                name=item.name,
+                code="uncaptioned",
+                message=words,
+                num_frames=left,
+                is_motion=False,
             )
-            piece = Motion.from_rotations(rot6d, transl, self.skeleton, FPS)
-            row = self._row(item, piece, fit, start, captions)
-            yield Piece(file=item.file, row=row, motion=piece)
 
     def _row(
         self,
         item: ReadClip,
         motion: Motion,
         fit: FitReport,
-        start: int,
-        captions: tuple[ShardCaption, ...],
+        window: Window,
+        said: Sequence[Caption],
     ) -> ShardClip:
         clip = item.clip
         known: dict[str, Value] = dict(clip.provenance)
         licence = str(known.pop("licence", "") or self.licence)
         source = str(known.pop("source", "") or item.file.partition("/")[0])
-        known |= {"file": item.file, "start_frame": start, "max_fit_error": fit.max_error_m}
+        known |= {
+            "file": item.file,
+            "start_s": round(window.start / FPS, 6),
+            "max_fit_error_m": fit.max_error_m,
+        }
         return ShardClip(
-            clip_id=f"{item.name}@{start}",
+            clip_id=f"{item.name}@{window.start}-{window.stop}",
             split_group=str(known.pop("split_group", "") or item.name),
             source=source,
             licence=licence,
@@ -85,7 +99,7 @@ class ConvertStage:
             source_leg_length=fit.leg_length,
             scale=fit.scale,
             pelvis_offset=_pelvis_offset(clip),
-            captions=captions,
+            captions=tuple(_caption(caption, window) for caption in said),
             provenance=known,
             quality={"fit_error": fit.mean_error_m},
         )
@@ -98,23 +112,19 @@ def _pelvis_offset(clip: SourceClip) -> tuple[float, float, float] | None:
     return x, y, z
 
 
-def _cuts(
-    num_frames: int, captions: tuple[Caption, ...]
-) -> Iterator[tuple[int, int, tuple[ShardCaption, ...]]]:
-    """Windows (start, end) in frames of nearly even length, at most `MAX_FRAMES` each."""
-    count = max(1, math.ceil(num_frames / MAX_FRAMES))
-    bounds = [round(k * num_frames / count) for k in range(count + 1)]
-    for start, end in pairwise(bounds):
-        inside = []
-        for caption in captions:
-            first, last = caption.start * FPS - start, caption.end * FPS - start
-            if min(last, end - start) - max(first, 0) >= MIN_FRAMES / 2:
-                inside.append(
-                    ShardCaption(
-                        text=caption.text,
-                        start=max(first, 0) / FPS,
-                        end=min(last, end - start) / FPS,
-                        mirrored=caption.mirrored,
-                    )
-                )
-        yield start, end, tuple(inside)
+def _caption(caption: Caption, window: Window) -> ShardCaption:
+    """A caption in seconds of its window; one of several windows of a piece fills its own."""
+    length, first = window.num_frames / FPS, window.start / FPS
+    return ShardCaption(
+        text=caption.text,
+        start=min(max(caption.start - first, 0.0), length),
+        end=min(max(caption.end - first, 0.0), length),
+        mirrored=caption.mirrored,
+    )
+
+
+def _too_short(item: ReadClip, window: Window) -> Rejected:
+    name = f"{item.name}@{window.start}-{window.stop}"
+    return Rejected(
+        file=item.file, name=name, code="too_short", message="no frame at 30 fps", num_frames=0
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.ingest import IngestConfig
+from hymotion_ray.engine.dataset.captions import read_captions
 from hymotion_ray.engine.dataset.folder import existing_settings, folder_settings, require_same
 from hymotion_ray.engine.dataset.listing import FileList
 from hymotion_ray.engine.dataset.manifest import read_manifest, table_batches
@@ -24,7 +25,10 @@ def describe(
 ) -> dict[str, Any]:
     """Config, stages and counts of files, JSON-ready; raises what the job itself would so far."""
     store = open_store(config.out)
-    reader = reader or CollectionReader(config.captions)
+    captions = None
+    if reader is None:
+        captions = read_captions(config.captions, config.sources, say)
+        reader = CollectionReader(captions.index if captions else None)
     earlier = existing_settings(store)
     if earlier is not None:
         require_same(store, earlier, folder_settings(config, reader, generic_skeleton()))
@@ -47,6 +51,7 @@ def describe(
             "new": counts.new,
             "done": counts.done,
             "name_taken": taken,
+            "captions": captions.to_mapping() if captions else {},
             "files_by_kind": dict(counts.kinds.most_common()),
             "exit_code": 1 if taken else 0,
         }

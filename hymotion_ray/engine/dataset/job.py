@@ -18,6 +18,7 @@ import ray.exceptions
 from hymotion_ray.config.ingest import IngestConfig
 from hymotion_ray.engine.cluster import ClusterInfo, connect, quiet_data
 from hymotion_ray.engine.dataset.attempts import Attempts
+from hymotion_ray.engine.dataset.captions import read_captions
 from hymotion_ray.engine.dataset.catalogue import Catalogue, ShardPlan
 from hymotion_ray.engine.dataset.closing import write_report
 from hymotion_ray.engine.dataset.convert import ConvertStage
@@ -71,6 +72,8 @@ class IngestReport:
     rejected_by_reason: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
     """Things that never claimed to be motion."""
+    captions: dict[str, Any] = field(default_factory=dict)
+    """Caption files that were read, and what their rows were."""
     dataset: dict[str, Any] = field(default_factory=dict)
     """The manifest's counts: all that the folder holds."""
     seconds: float = 0.0
@@ -115,6 +118,7 @@ class IngestReport:
             "files": self.files,
             "files_read": self.files_read,
             "files_done": self.files_done,
+            "captions": self.captions,
             "dataset": self.dataset,
             "seconds": round(self.seconds, 3),
             "clips_per_s": round(self.clips_per_s, 3),
@@ -134,7 +138,10 @@ def run_ingest(
     for what stops the job before it starts.
     """
     store = open_store(config.out)
-    reader = reader or CollectionReader(config.captions)
+    captions = None
+    if reader is None:
+        captions = read_captions(config.captions, config.sources, say)
+        reader = CollectionReader(captions.index if captions else None)
     skeleton = generic_skeleton()
     earlier = existing_settings(store)
     settings = folder_settings(config, reader, skeleton)
@@ -153,10 +160,14 @@ def run_ingest(
             taken.append(reject.file)
         _tell_listed(files, say)
         report = IngestReport(out=config.out, dataset=manifest["counts"])
+        if captions:
+            report.captions = captions.to_mapping()
         job = Job(config, store, reader, skeleton, settings, files, catalogue, report, say, taken)
         report.dataset = job.run(manifest)["counts"]
         _count_sources(files, catalogue, report)
         if report.files_read or taken:
+            if captions:
+                captions.write_rejects(store)
             summary = json.dumps(report.to_mapping(), indent=1, ensure_ascii=False)
             store.write_bytes("summary.json", summary.encode())
     return report

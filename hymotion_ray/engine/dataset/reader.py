@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from hymotion_ray.formats.sources import (
+    CaptionIndex,
     SourceClip,
     SourceFile,
     SourceReject,
     list_sources,
+    read_source,
 )
 
 
@@ -33,9 +35,9 @@ class Reader(Protocol):
 
 
 class CollectionReader:
-    """Reads motion collections, with the captions of a captions file where one is given."""
+    """Reads motion collections, with the captions that belong to their files."""
 
-    def __init__(self, captions: str | None = None) -> None:
+    def __init__(self, captions: CaptionIndex | None = None) -> None:
         self._captions = captions
 
     def list(self, root: str) -> Iterator[SourceFile]:
@@ -44,12 +46,10 @@ class CollectionReader:
 
     def read(self, file: SourceFile) -> Iterator[SourceClip | SourceReject]:
         """Clips and rejects of one file."""
-        from hymotion_ray.formats.sources import read_source
-
-        return read_source(file, captions=None)
+        return read_source(file, captions=self._captions)
 
     def describe(self) -> dict[str, str | None]:
-        """Nothing: captions may change between two runs of one folder, clips keep what they had."""
+        """Nothing: captions may be others in a later run, clips keep those that they had."""
         return {}
 
 
