@@ -262,6 +262,9 @@ def _frames(content: bytes, skeleton: Skeleton) -> tuple[dict[str, Doubles], boo
             "truncated",
         )
     try:
-        return {name: np.array(found, dtype=np.float64) for name, found in rows.items()}, degrees
+        values = {name: np.array(found, dtype=np.float64) for name, found in rows.items()}
     except ValueError as cause:
         raise SourceError(f"a frame holds what is not a number: {cause}", "bad_syntax") from cause
+    if not all(np.isfinite(table).all() for table in values.values()):
+        raise SourceError("a frame holds NaN or infinite numbers", "not_finite")
+    return values, degrees

@@ -213,6 +213,8 @@ def _table(content: bytes, num_channels: int) -> Doubles:
             " the file is cut off or damaged",
             "truncated",
         )
+    if not np.isfinite(values).all():
+        raise SourceError("a frame holds NaN or infinite numbers", "not_finite")
     return values.reshape(-1, num_channels)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from hymotion_ray.errors import SourceError
 
 MIN_FPS, MAX_FPS = 1.0, 1000.0
-# A step is written with few digits; a rate this near to a common one means that one.
-_COMMON = (24.0, 25.0, 30.0, 50.0, 60.0, 72.0, 90.0, 100.0, 120.0, 240.0)
+# A step is written with few digits; a rate this near to a common one means the nearest of those.
+_FILM = (24.0, 30.0, 60.0)
+_COMMON = (*_FILM, 25.0, 50.0, 72.0, 90.0, 100.0, 120.0, 240.0, *(rate / 1.001 for rate in _FILM))
 _SLACK = 1e-3
 
 
@@ -27,8 +28,9 @@ def rate_of_step(step: object, what: str) -> float:
 
 
 def snapped(fps: float) -> float:
-    """The common rate within 0.1 % of `fps`, else `fps`."""
-    return next((rate for rate in _COMMON if abs(fps / rate - 1) < _SLACK), fps)
+    """The nearest common rate within 0.1 % of `fps`, else `fps`."""
+    nearest = min(_COMMON, key=lambda rate: abs(fps / rate - 1))
+    return nearest if abs(fps / nearest - 1) < _SLACK else fps
 
 
 def checked_rate(value: Any, what: str) -> float:
