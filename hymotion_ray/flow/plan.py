@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from hymotion_ray.config.grid import Grid, GridCell
 from hymotion_ray.errors import ConfigError
 
+MAX_GROUP = 64
+"""Batches side by side; bounds the memory of one prompt with very many seeds."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -74,16 +77,17 @@ def plan_batches(
 def group_batches(
     batches: Sequence[Batch], rows: Sequence[Row], max_prompts: Callable[[GridCell], int]
 ) -> list[list[Batch]]:
-    """Runs of batches of one cell with at most `max_prompts(cell)` prompts, or of one batch.
+    """Runs of at most `MAX_GROUP` batches of one cell with at most `max_prompts(cell)` prompts.
 
-    The batches of a run go through the steps side by side and share the text of their prompts.
+    The batches of a run go through the steps side by side and share the text of their prompts. A
+    run is at least one batch, however many its prompts are.
     """
     groups: list[list[Batch]] = []
     prompts: set[int] = set()
     for batch in batches:
         wanted = {rows[i].prompt for i in batch.indices}
-        same_cell = groups and groups[-1][0].cell == batch.cell
-        if same_cell and len(prompts | wanted) <= max_prompts(batch.cell):
+        open_group = groups and groups[-1][0].cell == batch.cell and len(groups[-1]) < MAX_GROUP
+        if open_group and len(prompts | wanted) <= max_prompts(batch.cell):
             groups[-1].append(batch)
             prompts |= wanted
         else:

@@ -52,13 +52,17 @@ class _Run:
     """(B, L, 201) fp32."""
     branches: Tensor
     """Which text row each motion row attends to: (B,), or (2B,) with the null branch after."""
-    layout: Any
+    num_frames: Tensor
+    """Frames of each motion row, in the order of `branches`."""
+    num_tokens: Tensor
+    """Text tokens of each motion row."""
 
 
 class Sampler:
     """Samples latents with one network. Not for several threads at once.
 
-    `work` counts the calls of the network's halves.
+    `work` counts the calls of the network's halves. What is kept of the null text is of the weights
+    as they were: make a new sampler when they change.
     """
 
     def __init__(
@@ -169,20 +173,23 @@ class Sampler:
             ahead = steps[first : first + steps_per_window]
             window = self._text.window(conditions, stage_times(ahead), null, window)
             for run in runs:
-                velocity = partial(self._velocity, run, window, sampling.guidance_scale)
+                layout = self.network.motion_layout(
+                    run.num_frames, run.num_tokens, cell.frames, cell.tokens
+                )
+                velocity = partial(self._velocity, run, window, layout, sampling.guidance_scale)
                 for step in ahead:
                     run.x = advance(velocity, run.x, step)
                     tick()
         return runs
 
     def _velocity(
-        self, run: _Run, window: TextWindow, scale: float, x_BLF: Tensor, t: float
+        self, run: _Run, window: TextWindow, layout: Any, scale: float, x_BLF: Tensor, t: float
     ) -> Tensor:
         """The guided velocity (B, L, 201) fp32 of a batch at time t."""
         x = x_BLF.repeat(2, 1, 1) if needs_null(scale) else x_BLF
         cell = run.batch.cell
         self.work.count_motion(len(x), cell.frames, cell.tokens)
-        v = self.network.motion_stream(x, window.at(t, run.branches), run.layout).float()
+        v = self.network.motion_stream(x, window.at(t, run.branches), layout).float()
         return guide(v, scale) if needs_null(scale) else v
 
     def _start(
@@ -193,7 +200,7 @@ class Sampler:
         rows: Sequence[Row],
         null: NullKind,
     ) -> _Run:
-        """A batch at t = 0: its noise, its branches and its layout."""
+        """A batch at t = 0: its noise, its branches and its lengths."""
         device, cell = self.network.device, batch.cell
         members = [rows[i] for i in batch.padded_indices]
         x = torch.stack([noise(r.seed, self.network.train_frames)[: cell.frames] for r in members])
@@ -204,8 +211,7 @@ class Sampler:
             nulls = null_branches(branches, len(conditions), null)
             branches = torch.cat((branches, nulls))
             num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
-        layout = self.network.motion_layout(num_frames, num_tokens, cell.frames, cell.tokens)
-        return _Run(batch, x.to(device), branches, layout)
+        return _Run(batch, x.to(device), branches, num_frames, num_tokens)
 
     def _null_kind(self, sampling: SamplingConfig) -> NullKind:
         if not needs_null(sampling.guidance_scale):

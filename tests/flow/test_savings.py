@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hymotion_ray.config import Grid, SamplingConfig
 from hymotion_ray.flow import Row, Sampler
-from hymotion_ray.flow.plan import group_batches, plan_batches
+from hymotion_ray.flow.plan import MAX_GROUP, group_batches, plan_batches
 from hymotion_ray.flow.solvers import solver_steps, stage_times
 
 Make = Callable[..., Sampler]
@@ -152,6 +152,7 @@ def test_plan_holds_every_row_once_in_its_own_cell(
     assert [b for group in groups for b in group] == batches
     for group in groups:
         assert len({b.cell for b in group}) == 1
+        assert len(group) <= MAX_GROUP
         prompts = {rows[i].prompt for b in group for i in b.indices}
         assert len(prompts) <= max_prompts or len(group) == 1
 
