@@ -40,10 +40,10 @@ class GateConfig:
     frame is 94."""
     max_static_share: float = 0.95
     """`static`: largest share, 0 to 1, of frames in which no joint moves."""
-    still_m_s: float = 0.05
-    """Speed under which a joint does not move."""
+    still_m_s: float = 0.02
+    """Speed under which a joint does not move; breathing moves a shoulder at about 0.03."""
     max_upside_down: float = 0.95
-    """`upside_down`: largest share of frames with the head below the hips; a mistaken up axis."""
+    """`upside_down`: largest share of frames with the head well below the hips; a mistaken axis."""
     max_fit_error_m: float = 0.12
     """`fit_error`: largest mean distance between our joints and the source's after retargeting."""
     max_skate: float = 0.5
@@ -154,7 +154,7 @@ class IngestConfig:
     captions: str | None = None
     """Captions file that goes with the sources; those found among them are read too."""
     licence: str = "unknown"
-    """Licence of clips whose source does not say."""
+    """Licence of clips whose source does not say, or says that it is unknown."""
     gates: GateConfig = field(default_factory=GateConfig)
     """Limits of the quality gates."""
     splits: SplitConfig = field(default_factory=SplitConfig)

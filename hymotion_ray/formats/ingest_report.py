@@ -14,6 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hymotion_ray.errors import MissingDependencyError
 from hymotion_ray.formats.svg_plots import Histogram, bars_svg, histogram_svg
 from hymotion_ray.formats.video import write_png
@@ -154,11 +156,9 @@ def _rejects(data: ReportData) -> str:
 
 
 def _std_plot(std: Sequence[float]) -> str:
-    histogram = Histogram.empty(
-        "deviation of the 201 features, in their order", 0, len(std) or 1, num_bins=len(std) or 1
-    )
-    histogram.counts[:] = [round(1000 * value) for value in std]
-    return histogram_svg(histogram)
+    counts = np.array([round(1000 * value) for value in std] or [0], dtype=np.int64)
+    title = "deviation of each of the 201 features, in thousandths"
+    return histogram_svg(Histogram(title, 0, len(counts), counts))
 
 
 def _pictures(data: ReportData) -> str:

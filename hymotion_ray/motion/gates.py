@@ -63,6 +63,7 @@ _FLIGHT_RISE = 0.08
 _FLIGHT_FIT = 0.995
 _FLIGHT_TOES = 0.6
 _TRAVEL_SECONDS = 0.5
+_UPSIDE_DOWN = 0.15  # metres; less is lying
 _FLESH = 0.08  # metres of body around a joint that is no foot
 
 
@@ -86,7 +87,7 @@ class ClipNumbers:
     static_share: _Number
     """Share of frames in which no joint moves, 0 to 1."""
     upside_down: _Number
-    """Share of frames in which the head is below the hips, 0 to 1."""
+    """Share of frames in which the head is well below the hips, 0 to 1."""
     fit_error: _Number
     """Mean distance in metres between our joints and the source's after retargeting."""
     skate: _Number
@@ -123,7 +124,7 @@ def is_finite(*arrays: Tensor | NDArray[np.floating]) -> bool:
 
 
 def measure_clip(
-    motion: Motion, *, scale: float = 1.0, fit_error: float = 0.0, still_m_s: float = 0.05
+    motion: Motion, *, scale: float = 1.0, fit_error: float = 0.0, still_m_s: float = 0.02
 ) -> ClipNumbers:
     """The numbers of one finite clip.
 
@@ -145,7 +146,7 @@ def measure_clip(
         root_speed=float(speed[:, PELVIS].max(initial=0.0)),
         turn=_turn(motion),
         static_share=float((speed.max(axis=1) < still_m_s).mean()) if len(speed) else 1.0,
-        upside_down=float((head[:, 1] < hips[:, 1]).mean()),
+        upside_down=float((head[:, 1] < hips[:, 1] - _UPSIDE_DOWN).mean()),
         fit_error=fit_error,
         skate=quality.skate,
         skate_speed=quality.skate_speed,

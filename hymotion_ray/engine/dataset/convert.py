@@ -28,7 +28,7 @@ class ConvertStage:
 
     skeleton: Skeleton
     licence: str
-    """Licence of clips whose source does not say."""
+    """Licence of clips whose source does not know it."""
 
     def __call__(self, items: Iterable[ReadClip | Rejected]) -> Iterator[Piece | Rejected]:
         """Pieces of each clip; rejects of the reading stage pass through."""
@@ -81,7 +81,9 @@ class ConvertStage:
     ) -> ShardClip:
         clip = item.clip
         known: dict[str, Value] = dict(clip.provenance)
-        licence = str(known.pop("licence", "") or self.licence)
+        licence = str(known.pop("licence", "") or "unknown")
+        if licence.startswith("unknown") and self.licence != "unknown":
+            licence = self.licence
         source = str(known.pop("source", "") or item.file.partition("/")[0])
         known |= {
             "file": item.file,

@@ -94,7 +94,7 @@ def synthetic_clip(draw: np.random.Generator, file: str, index: int) -> SourceCl
         ).astype(np.float32),
         fps=30.0,
         body=body,
-        captions=(Caption(text=f"a person moves in way {index}", end=float(times[-1])),),
+        captions=(Caption(text=f"a person moves in way {index}"),),
         provenance={"source": "synthetic", "licence": "CC0-1.0"},
     )
 
