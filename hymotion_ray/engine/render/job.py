@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,7 +87,6 @@ class Job:
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._began = time.monotonic()
         self._num_stale = 0
         self._suspects = Suspects(self.store)
         self._merger = Merger(self.store)
@@ -209,8 +207,8 @@ class Job:
             self.report.by_device = dict(progress.by_device)
 
     def _close(self) -> None:
-        if self.lease.is_takeover:
-            self.store.remove_leftovers(older_than_s=time.monotonic() - self._began)
+        if self.lease.is_takeover or any(self.report.mishaps.values()):
+            self.store.remove_leftovers(older_than_s=0)  # nobody writes any more
         expected = None if self.report.stopped or self._num_stale else self.worklist.num_expected
         try:
             close_folder(self.store, self.config, self.report, self.scratch, expected)
