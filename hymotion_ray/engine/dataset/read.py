@@ -9,6 +9,7 @@ the task then starts again and passes by what stopped it (`attempts.py`).
 from __future__ import annotations
 
 import faulthandler
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from hymotion_ray.engine.dataset.listing import WorkFile
 from hymotion_ray.engine.dataset.reader import Reader
 from hymotion_ray.errors import SourceError
 from hymotion_ray.formats.sources import SourceReject
+
+_WIND_S = 1.0
+"""Seconds between two windings of the clock, each of which starts a thread."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,12 @@ class ReadStage:
         """What the reader gives; the clock runs while it, or a later stage, has the word."""
         names: dict[str, int] = {}
         clips = self.reader.read(file.source)
+        wound = -_WIND_S
         try:
             while True:
-                faulthandler.dump_traceback_later(self.clip_timeout_s, exit=True)
+                if time.monotonic() - wound >= _WIND_S:
+                    wound = time.monotonic()
+                    faulthandler.dump_traceback_later(self.clip_timeout_s + _WIND_S, exit=True)
                 item = next(clips, None)
                 if item is None:
                     return
