@@ -59,7 +59,8 @@ def read_chunk(
     """Every clip of a chunk, `<file>#<name or number>`; a bad one does not stop the others."""
     seen: set[str] = set()
     for number, (key, entry) in enumerate(_entries(content, keys)):
-        label = str(_first(entry, keys.name) if isinstance(entry, Mapping) else "") or key
+        named = _first(entry, keys.name) if isinstance(entry, Mapping) else None
+        label = key if named is None else str(named)
         name = f"{file.name}#{label}"
         if name in seen:
             name = f"{name}~{number}"

@@ -21,6 +21,8 @@ Doubles = NDArray[np.float64]
 DEFAULT_FPS = 30.0
 _LEAST_FPS, _MOST_FPS = 24.0, 240.0
 _SKEW = 1e-3
+# Key times are float32: a key this little later than a frame is meant for it.
+_SAME_TIME = 1e-5
 
 
 def frame_grid(clocks: list[Doubles], num_nodes: int) -> tuple[Doubles, float]:
@@ -58,7 +60,7 @@ def sample(grid: Doubles, path: str, times: Doubles, values: Doubles, way: str) 
     if rows == 3:
         return _cubic(at, clock, keys)
     if len(clock) == 1 or way == "STEP":
-        return keys[np.searchsorted(clock, at + 1e-9, side="right") - 1, 0]
+        return keys[np.searchsorted(clock, at + _SAME_TIME, side="right") - 1, 0]
     if path == "rotation":
         return Slerp(clock, Rotation.from_quat(keys[:, 0]))(at).as_quat()
     return np.stack([np.interp(at, clock, column) for column in keys[:, 0].T], axis=1)

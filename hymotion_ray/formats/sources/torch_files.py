@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,14 @@ def read_torch_source(file: SourceFile, keys: ChunkKeys) -> Iterator[SourceClip 
         try:
             content = read_torch_file(path, arrays=True)
         except InputError as cause:
-            code = "unsafe_pickle" if "it asks for" in str(cause) else "damaged"
-            raise SourceError(str(cause), code) from cause
+            named = re.search(r"it asks for ([\w.]+)", str(cause))
+            if named is None:
+                raise SourceError(str(cause), "damaged") from cause
+            raise SourceError(
+                f"the file asks for {named[1]}; only tensors, plain values and numpy arrays are"
+                " loaded, since anything else can run code. Nothing of it has run",
+                "unsafe_pickle",
+            ) from cause
         if isinstance(content, dict) and (gvhmr.KEY in content or gvhmr.CAMERA_KEY in content):
             yield from gvhmr.read_gvhmr(file, content)
         elif is_chunk(content, keys):
