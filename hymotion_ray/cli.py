@@ -12,6 +12,7 @@ from typing import Any, Literal
 import click
 
 from hymotion_ray import __version__
+from hymotion_ray.cli_ingest import ingest
 from hymotion_ray.cli_options import Command, comma_list, read_config_file, seed_list
 from hymotion_ray.errors import HyMotionError
 
@@ -113,17 +114,16 @@ def render(dry_run: bool, as_json: bool, **options: Any) -> None:
     from hymotion_ray.cli_options import render_config
 
     config = render_config(options)
-    say = _say(as_json)
     if dry_run:
         from hymotion_ray.engine.render.dry_run import describe
 
-        described = describe(config, say)
+        described = describe(config, _say)
         _print(described, as_json)
         sys.exit(described["exit_code"])
     from hymotion_ray.engine.render.job import run_job
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
-        report = run_job(config, say)
+        report = run_job(config, _say)
     _print(report.to_mapping(), as_json, report.words)
     sys.exit(report.exit_code)
 
@@ -182,8 +182,11 @@ def preview(sources: tuple[str, ...], out: str, limit: int) -> None:
     click.echo(out)
 
 
-def _say(as_json: bool) -> Callable[[str], None]:
-    return lambda line: click.echo(line, err=True)
+main.add_command(ingest)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _print(mapping: dict[str, Any], as_json: bool, words: Callable[[], str] | None = None) -> None:

@@ -140,5 +140,5 @@ def test_a_motion_file_is_converted_by_suffix(tmp_path: Path) -> None:
 
 def test_help_names_every_command() -> None:
     said = call("--help")
-    for name in ("render", "import", "export", "preview"):
+    for name in ("render", "import", "export", "preview", "ingest"):
         assert name in said
