@@ -36,6 +36,7 @@ class Glb:
             raise SourceError(f"the JSON chunk is damaged: {cause}", "bad_syntax") from cause
         if not isinstance(self.document, dict):
             raise SourceError("the JSON chunk is no object", "bad_syntax")
+        self._lists: dict[str, list[dict[str, Any]]] = {}
         self._blob = memoryview(b"")
         if len(content) >= end + 8:
             (length,) = struct.unpack_from("<I", content, end)
@@ -44,10 +45,13 @@ class Glb:
                 raise SourceError("the binary chunk is cut off", "truncated")
 
     def items(self, key: str) -> list[dict[str, Any]]:
-        """A top-level list of objects, empty where there is none."""
+        """A top-level list of objects, empty where there is none; checked once."""
+        if key in self._lists:
+            return self._lists[key]
         found = self.document.get(key, [])
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
             raise SourceError(f"`{key}` is no list of objects", "bad_syntax")
+        self._lists[key] = found
         return found
 
     def accessor(self, index: int) -> NDArray[np.float64]:

@@ -76,30 +76,34 @@ def places_elsewhere(content: bytes, animation: dict, times: np.ndarray) -> dict
             return Slerp(keys, Rotation.from_quat(values))(t).as_quat()
         return np.array([np.interp(t, keys, column) for column in values.T])
 
-    found: dict[str, np.ndarray] = {}
-    for start, node in enumerate(nodes):
-        rows = []
-        for t in times:
+    found: dict[str, list[np.ndarray]] = {}
+    for t in times:
+        local = [
+            (
+                value(k, "scale", [1, 1, 1], t),
+                Rotation.from_quat(value(k, "rotation", [0, 0, 0, 1], t)).as_matrix(),
+                value(k, "translation", [0, 0, 0], t),
+            )
+            for k in range(len(nodes))
+        ]
+        for start, node in enumerate(nodes):
             point, k = np.zeros(3), start
             while k is not None:
-                point = point * value(k, "scale", [1, 1, 1], t)
-                point = Rotation.from_quat(value(k, "rotation", [0, 0, 0, 1], t)).apply(point)
-                point = point + value(k, "translation", [0, 0, 0], t)
-                k = parent.get(k)
-            rows.append(point)
-        found[node.get("name", "")] = np.array(rows)
-    return found
+                scale, turn, place = local[k]
+                point, k = turn @ (point * scale) + place, parent.get(k)
+            found.setdefault(node.get("name", ""), []).append(point)
+    return {name: np.array(places) for name, places in found.items()}
 
 
 def check(content: bytes, clips: list, numbers: list[int], rename: dict[str, str]) -> int:
-    document, _ = parts(content)
+    document, blob = parts(content)
     compared = 0
     for number in numbers:
         clip = clips[number]
         assert isinstance(clip, SourceClip)
         frames = sorted({0, clip.num_frames // 2, clip.num_frames - 1})
         starts = min(
-            float(floats(document, parts(content)[1], s["input"])[0, 0])
+            float(floats(document, blob, s["input"])[0, 0])
             for s in document["animations"][number]["samplers"]
         )
         times = starts + np.array(frames) / clip.fps
