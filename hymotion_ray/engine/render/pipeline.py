@@ -66,4 +66,7 @@ def render_steps(
         )
         return [encoding, rest]
     whole = (encode, sample, decode, export)
-    return [Step(name="render", stages=whole, size=place.samplers, num_cpus=place.num_cpus)]
+    # One chunk at a time: a process that dies then takes no more than that one with it.
+    return [
+        Step(name="render", stages=whole, size=place.samplers, num_cpus=place.num_cpus, depth=1)
+    ]
