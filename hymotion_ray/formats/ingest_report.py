@@ -70,6 +70,8 @@ class ReportData:
     """All that the page shows."""
 
     title: str
+    mark: str
+    """A name of the dataset as it is, kept in the page's head."""
     counts: dict[str, Any]
     """As the dataset's manifest has them."""
     fps: float
@@ -114,6 +116,7 @@ def report_page(data: ReportData) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="dataset" content="{escape(data.mark)}">'
         f"<title>{escape(data.title)}</title><style>{_STYLE}</style></head><body>"
         + "\n".join(parts)
         + "</body></html>\n"

@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.shard_table import ShardClip, from_table, open_shard
-from hymotion_ray.motion.skeleton import NUM_JOINTS, Skeleton
+from hymotion_ray.motion.features import canonicalise
+from hymotion_ray.motion.skeleton import NUM_JOINTS, PELVIS, Skeleton
 
 DATASET_SCHEMA_VERSION = 1
 MANIFEST_FILE, STATS_FILE, FOLDER = "manifest.json", "stats.json", "shards"
@@ -188,6 +190,23 @@ def window_order(num_clips: int, seed: int, epoch: int, number: int) -> NDArray[
     start = hashlib.sha256(f"{seed}/{epoch}/{number}".encode()).digest()
     keys = np.arange(num_clips, dtype=np.uint64) + np.frombuffer(start[:8], "<u8")
     return np.argsort(_mixed(keys), kind="stable")
+
+
+def on_skeleton(
+    clip: ShardClip, made_for: Skeleton, target: Skeleton
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """rot6d (L, 22, 6) and transl (L, 3) of a clip on another body, in the canonical frame.
+
+    made_for: the dataset's skeleton. Rotations carry over; the pelvis moves by the ratio of leg
+    lengths, and the floor is found anew under the target's soles. The same body gives the clip.
+    """
+    if made_for.same_as(target):
+        return clip.rot6d, clip.transl
+    ratio = target.leg_length / made_for.leg_length
+    moved = (clip.transl + made_for.rest[PELVIS]) * ratio - target.rest[PELVIS]
+    transl = torch.from_numpy(moved).double()
+    rot6d, transl = canonicalise(torch.from_numpy(clip.rot6d).double(), transl, target)
+    return rot6d.float().numpy(), transl.float().numpy()
 
 
 def check_dataset(path: str | os.PathLike[str]) -> list[str]:

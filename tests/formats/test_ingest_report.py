@@ -29,6 +29,7 @@ def counts(**changes) -> dict:
 def page(**changes) -> str:
     data = {
         "title": "Ingest report",
+        "mark": "abc",
         "counts": counts(),
         "fps": 30.0,
         "histograms": [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats import shards as shards_module
@@ -29,13 +31,15 @@ from hymotion_ray.formats.shards import (
     check_dataset,
     epoch_order,
     iter_shards,
+    on_skeleton,
     open_dataset,
     read_shard,
     shard_mapping,
     stats_digest,
     window_order,
 )
-from hymotion_ray.motion.skeleton import generic_skeleton
+from hymotion_ray.motion.features import canonicalise
+from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 
 
 def clip(number: int, num_frames: int = 24) -> ShardClip:
@@ -321,3 +325,23 @@ def test_a_shard_reads_alone(tmp_path):
     assert [c.clip_id for c in read_shard(dataset, shard)] == [f"clip-{1000 + k}" for k in range(4)]
     assert dataset.num_clips("train") == 8
     assert dataset.skeleton.same_as(generic_skeleton())
+
+
+def test_a_clip_goes_onto_another_body_and_back():
+    """A body of other size and proportions, whose rest pelvis lies elsewhere."""
+    ours = generic_skeleton()
+    rest = ours.rest * np.array([1.1, 0.8, 1.1], dtype=np.float32) + 0.05
+    other = Skeleton(rest.astype(np.float32))
+    source = clip(3)
+    rot6d, transl = canonicalise(
+        torch.from_numpy(source.rot6d).double(), torch.from_numpy(source.transl).double(), ours
+    )
+    source = dataclasses.replace(source, rot6d=rot6d.float().numpy(), transl=transl.float().numpy())
+    moved_rot6d, moved_transl = on_skeleton(source, ours, other)
+    np.testing.assert_allclose(moved_rot6d, source.rot6d, atol=1e-5)
+    travel = np.diff(source.transl, axis=0) * other.leg_length / ours.leg_length
+    np.testing.assert_allclose(np.diff(moved_transl, axis=0), travel, atol=1e-5)
+    back = dataclasses.replace(source, rot6d=moved_rot6d, transl=moved_transl)
+    _, again = on_skeleton(back, other, ours)
+    np.testing.assert_allclose(again, source.transl, atol=1e-5)
+    assert on_skeleton(source, ours, generic_skeleton())[1] is source.transl

@@ -7,6 +7,7 @@ file that was named last before so many deaths is read no more.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 _MAX_BLAMELESS = 8
@@ -15,6 +16,7 @@ _MAX_BLAMELESS = 8
 
 @dataclass
 class _Chunk:
+    node: str = ""
     starts: int = 0
     open_file: int | None = None
     blameless: int = 0
@@ -29,14 +31,21 @@ class Attempts:
         self._tries = tries
         self._chunks: dict[str, _Chunk] = {}
 
-    def begin(self, chunk: str) -> tuple[bool, list[int]]:
+    def begin(
+        self, chunk: str, node: str = "", alive: Collection[str] = ("",)
+    ) -> tuple[bool, list[int]]:
         """Whether to name files before reading them, and which to leave out.
 
+        node: where the chunk starts; alive: the nodes that there are. A file is not blamed for a
+        death of the whole node it was read on.
         Raises RuntimeError when the chunk's process keeps dying outside of any file.
         """
-        state = self._chunks.setdefault(chunk, _Chunk())
+        state = self._chunks.setdefault(chunk, _Chunk(node))
         state.starts += 1
-        if state.open_file is not None:
+        lost_node, state.node = state.node not in alive, node
+        if lost_node:
+            state.open_file = None
+        elif state.open_file is not None:
             state.strikes[state.open_file] = state.strikes.get(state.open_file, 0) + 1
             state.open_file = None
         elif state.starts > 2:

@@ -12,6 +12,7 @@ import torch
 
 from hymotion_ray.config.ingest import FPS, MAX_FRAMES, GateConfig, IngestConfig
 from hymotion_ray.engine.dataset.manifest import Manifest, table_batches
+from hymotion_ray.engine.identity import digest
 from hymotion_ray.formats.atomic import Store
 from hymotion_ray.formats.html import html_page, viewer_data
 from hymotion_ray.formats.ingest_report import ReportData, Shown, report_page
@@ -26,12 +27,13 @@ _TABLE_ROWS = 200
 _PICTURES_A_REASON = 3
 
 
-def write_report(store: Store, manifest: Manifest, config: IngestConfig, *, fresh: bool) -> str:
-    """Write report.html and clips.html, unless they are there and not `fresh`; the report's URL.
+def write_report(store: Store, manifest: Manifest, config: IngestConfig) -> str:
+    """Write report.html and clips.html, unless they are there for this dataset; the report's URL.
 
     The same dataset gives the same pages.
     """
-    if not fresh and store.exists(REPORT_FILE):
+    mark = digest({"manifest": manifest})
+    if store.exists(REPORT_FILE) and mark.encode() in store.read_bytes(REPORT_FILE):
         return store.url(REPORT_FILE)
     dataset = Dataset(store, manifest)
     accepted = [_shown(clip, dataset.skeleton) for clip in _first(dataset, config.report_clips)]
@@ -43,6 +45,7 @@ def write_report(store: Store, manifest: Manifest, config: IngestConfig, *, fres
     stats = json.loads(store.read_bytes(STATS_FILE))
     data = ReportData(
         title="Ingest report",
+        mark=mark,
         counts=manifest["counts"],
         fps=FPS,
         histograms=_histograms(store, manifest, config.gates),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hymotion_ray.config.ingest import FPS, MIN_FRAMES
-from hymotion_ray.engine.dataset.items import Piece, ReadClip, Rejected
+from hymotion_ray.engine.dataset.items import Piece, ReadClip, Rejected, printable
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.shard_table import ShardCaption, ShardClip, Value
 from hymotion_ray.formats.sources import Caption, SourceClip, to_motion
@@ -41,6 +41,9 @@ class ConvertStage:
             except InputError as error:
                 code = getattr(error, "code", "unusable")
                 yield Rejected(file=item.file, name=item.name, code=code, message=str(error))
+            except Exception as error:  # noqa: BLE001 - what no check foresaw is this clip's failure
+                message = f"cannot be converted: {type(error).__name__}: {error}"
+                yield Rejected(file=item.file, name=item.name, code="unusable", message=message)
 
     def _pieces(self, item: ReadClip) -> Iterator[Piece | Rejected]:
         clip = item.clip
@@ -81,10 +84,10 @@ class ConvertStage:
     ) -> ShardClip:
         clip = item.clip
         known: dict[str, Value] = dict(clip.provenance)
-        licence = str(known.pop("licence", "") or "unknown")
+        licence = printable(str(known.pop("licence", "") or "unknown"))
         if licence.startswith("unknown") and self.licence != "unknown":
             licence = self.licence
-        source = str(known.pop("source", "") or item.file.partition("/")[0])
+        source = printable(str(known.pop("source", "") or item.file.partition("/")[0]))
         known |= {
             "file": item.file,
             "start_s": round(window.start / FPS, 6),
@@ -92,7 +95,7 @@ class ConvertStage:
         }
         return ShardClip(
             clip_id=f"{item.name}@{window.start}-{window.stop}",
-            split_group=str(known.pop("split_group", "") or item.name),
+            split_group=printable(str(known.pop("split_group", "") or item.name)),
             source=source,
             licence=licence,
             fps_src=clip.fps,
@@ -102,7 +105,7 @@ class ConvertStage:
             scale=fit.scale,
             pelvis_offset=_pelvis_offset(clip),
             captions=tuple(_caption(caption, window) for caption in said),
-            provenance=known,
+            provenance={name: printable(value) for name, value in known.items()},
             quality={"fit_error": fit.mean_error_m},
         )
 
@@ -118,7 +121,7 @@ def _caption(caption: Caption, window: Window) -> ShardCaption:
     """A caption in seconds of its window; one of several windows of a piece fills its own."""
     length, first = window.num_frames / FPS, window.start / FPS
     return ShardCaption(
-        text=caption.text,
+        text=printable(caption.text),
         start=min(max(caption.start - first, 0.0), length),
         end=min(max(caption.end - first, 0.0), length),
         mirrored=caption.mirrored,

@@ -19,7 +19,15 @@ class GateStage:
     def __call__(self, items: Iterable[Piece | Rejected]) -> Iterator[FitPiece | Rejected]:
         """Fit pieces with their numbers, and rejects with their reasons."""
         for item in items:
-            yield item if isinstance(item, Rejected) else self._judge(item)
+            if isinstance(item, Rejected):
+                yield item
+                continue
+            try:
+                yield self._judge(item)
+            except Exception as error:  # noqa: BLE001 - what no check foresaw is this clip's failure
+                message = f"cannot be judged: {type(error).__name__}: {error}"
+                name = item.row.clip_id
+                yield Rejected(file=item.file, name=name, code="unusable", message=message)
 
     def _judge(self, piece: Piece) -> FitPiece | Rejected:
         motion, row = piece.motion, piece.row

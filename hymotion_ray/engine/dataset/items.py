@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hymotion_ray.formats.shard_table import ShardClip
 from hymotion_ray.formats.sources.clip import SourceClip
 from hymotion_ray.motion.gates import ClipNumbers
 from hymotion_ray.motion.motion import Motion
+
+V = TypeVar("V")
+
+
+def printable(value: V) -> V:
+    """Text without the lone surrogates of names outside of UTF-8, which no table could carry; any
+    other value as it is.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()  # type: ignore[return-value]
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -42,7 +42,12 @@ from hymotion_ray.engine.dataset.pipeline import ChunkTask, clip_pipeline, shard
 from hymotion_ray.engine.dataset.progress import IngestProgress
 from hymotion_ray.engine.dataset.read import ReadStage
 from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand
-from hymotion_ray.engine.dataset.shard import ShardStage, WrittenShard, written_shard
+from hymotion_ray.engine.dataset.shard import (
+    ShardStage,
+    WrittenShard,
+    written_names,
+    written_shard,
+)
 from hymotion_ray.engine.identity import digest
 from hymotion_ray.engine.progress import duration_words
 from hymotion_ray.formats.atomic import Store, open_store
@@ -52,6 +57,7 @@ SAMPLE_CHUNKS = 128
 """Chunks of a round, its first ones, that keep rejected motions for the report's pictures. Chunks
 come in the order of a hash, so these are a fair sample."""
 SAMPLES_A_REASON = 12
+SUMMARY_FILE = "summary.json"
 
 
 @dataclass
@@ -165,11 +171,11 @@ def run_ingest(
         job = Job(config, store, reader, skeleton, settings, files, catalogue, report, say, taken)
         report.dataset = job.run(manifest)["counts"]
         _count_sources(files, catalogue, report)
-        if report.files_read or taken:
-            if captions:
-                captions.write_rejects(store)
-            summary = json.dumps(report.to_mapping(), indent=1, ensure_ascii=False)
-            store.write_bytes("summary.json", summary.encode())
+    if report.dataset["files"] and (report.files_read or _is_stale(store, report)):
+        if captions:
+            captions.write_rejects(store)
+        summary = json.dumps(report.to_mapping(), indent=1, ensure_ascii=False)
+        store.write_bytes(SUMMARY_FILE, summary.encode())
     return report
 
 
@@ -191,18 +197,16 @@ class Job:
 
     def run(self, manifest: Manifest) -> Manifest:
         """All rounds, then the report; the manifest at the end."""
-        if not self.files.counts.new and not self.taken:
-            if manifest["rounds"]:
-                self.report.page = write_report(self.store, manifest, self.config, fresh=False)
-            return manifest
-        save_config(self.store, self.config, self.settings)
         if self.files.counts.new:
+            save_config(self.store, self.config, self.settings)
             with connect(self.config.address) as cluster:
                 manifest = self._rounds(cluster, manifest)
-        else:
+        elif self.taken:
             manifest = self._commit(manifest, [], [])
+        elif manifest["rounds"]:
+            _delete(self.store, WORK_FOLDER)  # of a run that was stopped after its last commit
         if manifest["rounds"]:
-            self.report.page = write_report(self.store, manifest, self.config, fresh=True)
+            self.report.page = write_report(self.store, manifest, self.config)
         return manifest
 
     def _rounds(self, cluster: ClusterInfo, manifest: Manifest) -> Manifest:
@@ -283,6 +287,10 @@ class Job:
             self.store, manifest, self.catalogue, rows, written, self._samples(chunks)
         )
         self.catalogue.settle()
+        known = {shard["name"] for shard in manifest["shards"]}
+        for name in written_names(self.store):
+            if name not in known:  # of a run that was stopped, and whose sources changed since
+                self.store.remove(name)
         _delete(self.store, WORK_FOLDER)
         return manifest
 
@@ -299,6 +307,14 @@ class Job:
                 if count[reason] <= SAMPLES_A_REASON:
                     kept.append(table.slice(i, 1))
         return pa.concat_tables(kept).combine_chunks() if kept else None
+
+
+def _is_stale(store: Store, report: IngestReport) -> bool:
+    """Whether summary.json is missing, or of the dataset as it was before."""
+    if not store.exists(SUMMARY_FILE):
+        return True
+    saved: dict[str, Any] = json.loads(store.read_bytes(SUMMARY_FILE))
+    return saved["dataset"] != report.dataset
 
 
 def _load(store: Store, manifest: Manifest, files: FileList, catalogue: Catalogue) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hymotion_ray.config.ingest import WorkConfig
-from hymotion_ray.engine.dataset.items import Rejected
+from hymotion_ray.engine.dataset.items import Rejected, printable
 from hymotion_ray.engine.dataset.reader import Reader
 from hymotion_ray.engine.identity import digest
 from hymotion_ray.formats.sources import SourceFile
@@ -109,7 +109,7 @@ class FileList:
     def _add(self, file: WorkFile) -> Rejected | None:
         key, source, counts = file.key, file.source, self.counts
         path = _absolute(source.path) + (f"!{source.member}" if source.member else "")
-        path = _printable(path)
+        path = printable(path)
         row = self._one("SELECT path FROM listed WHERE key = ?", key)
         if row is not None and row[0] == path:
             counts.twice += 1
@@ -217,13 +217,8 @@ def file_key(root: str, source: SourceFile) -> str:
     if _absolute(source.path) == place:
         levels = levels[:-1]
     label = levels[-1] if levels else ""
-    return _printable(f"{label}/{source.name}" if label else source.name)
+    return printable(f"{label}/{source.name}" if label else source.name)
 
 
 def _absolute(path: str) -> str:
     return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))
-
-
-def _printable(path: str) -> str:
-    """Names that are not UTF-8 hold lone surrogates, which no table could carry."""
-    return path.encode("utf-8", "backslashreplace").decode()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hymotion_ray.engine.dataset.items import FitPiece, Rejected
+from hymotion_ray.engine.dataset.items import FitPiece, Rejected, printable
 from hymotion_ray.engine.dataset.likeness import likeness
 from hymotion_ray.engine.dataset.moments import Moments
 from hymotion_ray.formats.atomic import Store
@@ -27,6 +27,7 @@ from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PELVIS
 WORK_FOLDER = ".work"
 _FLUSH_BYTES = 24e6
 _GROUP_ROWS = 8
+_MAX_MESSAGE = 2000
 MOMENTS = "moments"
 
 CLIP_COLUMNS = [
@@ -120,7 +121,7 @@ class PartWriter:
     def _add_reject(self, reject: Rejected) -> None:
         fields = {name: getattr(reject, name) for name, _ in REJECT_COLUMNS}
         fields["all_codes"] = ",".join(reject.all_codes or (reject.code,))
-        fields["message"] = reject.message[:2000]
+        fields["message"] = printable(reject.message[:_MAX_MESSAGE])
         self._rows.append({"reject": fields})
         self.num_skipped += not reject.is_motion
         self.num_rejected += reject.is_motion
@@ -165,7 +166,7 @@ def sample_row(reject: Rejected, motion: Motion) -> ShardClip:
         source_leg_length=None,
         scale=1.0,
         pelvis_offset=None,
-        provenance={"message": reject.message},
+        provenance={"message": printable(reject.message[:_MAX_MESSAGE])},
     )
 
 

@@ -80,7 +80,9 @@ class ChunkTask:
 
         torch.set_num_threads(1)
         chunk = WorkChunk.from_json(row["chunk"][0].as_py(), row["files"][0].as_py())
-        careful, given_up = ray.get(self.attempts.begin.remote(chunk.key))
+        node = ray.get_runtime_context().get_node_id()
+        alive = [n["NodeID"] for n in ray.nodes() if n["Alive"]]
+        careful, given_up = ray.get(self.attempts.begin.remote(chunk.key, node, alive))
 
         def announce(index: int | None) -> None:
             if careful:

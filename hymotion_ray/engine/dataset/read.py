@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hymotion_ray.engine.dataset.items import ReadClip, Rejected
+from hymotion_ray.engine.dataset.items import ReadClip, Rejected, printable
 from hymotion_ray.engine.dataset.listing import WorkFile
 from hymotion_ray.engine.dataset.reader import Reader
 from hymotion_ray.errors import SourceError
@@ -108,7 +108,7 @@ def _name(file: WorkFile, name: str, names: dict[str, int]) -> str:
     tail = name.removeprefix(file.source.name)
     tail = tail if not tail or tail.startswith("#") else f"#{tail}"
     names[tail] = names.get(tail, 0) + 1
-    return file.key + tail + (f"~{names[tail]}" if names[tail] > 1 else "")
+    return printable(file.key + tail + (f"~{names[tail]}" if names[tail] > 1 else ""))
 
 
 def _died(file: WorkFile, why: str) -> Rejected:

@@ -21,7 +21,7 @@ from hymotion_ray.engine.dataset.moments import Moments
 from hymotion_ray.engine.dataset.part import MOMENTS, WORK_FOLDER, read_data
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.shard_table import encode_shard
-from hymotion_ray.formats.shards import ShardInfo, shard_mapping
+from hymotion_ray.formats.shards import FOLDER, ShardInfo, shard_mapping
 from hymotion_ray.motion.features import NUM_FEATURES
 
 
@@ -90,6 +90,12 @@ def written_shard(store: Store, name: str) -> WrittenShard | None:
     if not store.exists(note) or not store.exists(name):
         return None
     return WrittenShard.from_json(store.read_bytes(note).decode())
+
+
+def written_names(store: Store) -> list[str]:
+    """Names of the shards that this round has finished, whether or not they are still planned."""
+    notes = store.list_files(f"{WORK_FOLDER}/{FOLDER}", suffix=".json")
+    return [note.removeprefix(f"{WORK_FOLDER}/").removesuffix(".json") for note in notes]
 
 
 def _note_name(name: str) -> str:

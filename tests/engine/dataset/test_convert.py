@@ -12,6 +12,7 @@ from hymotion_ray.config.ingest import GateConfig
 from hymotion_ray.engine.dataset.convert import ConvertStage
 from hymotion_ray.engine.dataset.gate import GateStage
 from hymotion_ray.engine.dataset.items import FitPiece, Piece, ReadClip, Rejected
+from hymotion_ray.formats.shard_table import to_table
 from hymotion_ray.formats.sources import Caption, SourceClip
 from hymotion_ray.motion.skeleton import generic_skeleton
 
@@ -122,3 +123,25 @@ def test_the_gate_keeps_numbers_with_what_passes_and_reasons_with_what_does_not(
     assert fit.row.quality["static_share"] == 0.0
     assert passed is earlier
     assert (held.code, held.num_frames, held.motion is short.motion) == ("too_short", 12, True)
+
+
+def test_what_no_check_foresaw_costs_its_own_clip():
+    clip = long_clip(60)
+    odd = dataclasses.replace(clip.body, rotations=clip.body.rotations[:, :7])
+    (rejected,) = pieces(dataclasses.replace(clip, body=odd))
+    assert rejected.code == "unusable"
+    good, spoiled = pieces(clip) * 2
+    spoiled = dataclasses.replace(spoiled, row=dataclasses.replace(spoiled.row, scale="big"))
+    passed, held = GateStage(GateConfig())([good, spoiled])
+    assert isinstance(passed, FitPiece)
+    assert held.code == "unusable"
+
+
+def test_text_that_no_table_could_carry_is_made_printable():
+    clip = long_clip(
+        60, Caption(text="caf\udce9"), provenance={"source": "x\udce9", "note": "\udce9"}
+    )
+    (piece,) = pieces(clip)
+    assert piece.row.captions[0].text == "caf\\udce9"
+    assert piece.row.source == "x\\udce9"
+    to_table([piece.row])

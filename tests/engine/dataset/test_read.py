@@ -105,7 +105,15 @@ def test_a_death_on_another_file_is_counted_for_that_one():
     assert attempts.begin("c") == (True, [1])
 
 
-def test_lost_nodes_blame_no_file_but_do_not_go_on_for_ever():
+def test_a_lost_node_blames_no_file():
+    attempts = Attempts(tries=1)
+    for k in range(20):
+        assert attempts.begin("c", f"node{k}", [f"node{k}", f"node{k + 1}"])[1] == []
+        attempts.reading("c", 2)
+    assert attempts.begin("c", "node19", ["node19"])[1] == [2]
+
+
+def test_deaths_outside_of_any_file_do_not_go_on_for_ever():
     attempts = Attempts(tries=1)
     for _ in range(10):
         assert attempts.begin("c")[1] == []
