@@ -30,7 +30,14 @@ __all__ = [
     "SourceError",
     "SourceReject",
     "check_size",
+    "float32",
 ]
+
+
+def float32(array: NDArray[np.float64]) -> Floats:
+    """The array as float32; what does not fit becomes infinite, for the reader to refuse."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
 
 
 def check_size(num_frames: int, num_joints: int) -> None:

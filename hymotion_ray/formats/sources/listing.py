@@ -172,7 +172,8 @@ _HIDDEN = "hidden by its name; rename it to have it read"
 
 
 def _is_hidden(name: str) -> bool:
-    return any(part.startswith((".", "__MACOSX")) for part in name.split("/") if part)
+    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+    return any(part.startswith((".", "__MACOSX")) for part in parts)
 
 
 def _classify(path: str, name: str, size: int, location: Location) -> Iterator[SourceFile]:

@@ -58,6 +58,11 @@ class _ArrayType:
     __slots__ = ()
 
 
+def _no_bytes() -> bytes:
+    """What old protocols write for no bytes at all."""
+    return b""
+
+
 class _JoblibArray:
     """Stands for joblib's note that raw array bytes follow."""
 
@@ -113,11 +118,12 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 for _module in ("builtins", "__builtin__"):
     _ALLOWED |= {(_module, kind.__name__): kind for kind in (set, frozenset, complex)}
     _ALLOWED[_module, "bytearray"] = _byte_array
+    _ALLOWED[_module, "bytes"] = _no_bytes
 for _core in ("numpy.core", "numpy._core"):
     _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _reconstruct
     _ALLOWED[f"{_core}.multiarray", "scalar"] = _scalar
     _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _from_buffer
-_MAY_HAVE_STATE = (np.ndarray, np.dtype, _JoblibArray, collections.OrderedDict)
+_MAY_HAVE_STATE = (np.ndarray, np.dtype, _JoblibArray)
 
 
 class _PlainUnpickler(pickle._Unpickler):  # the one in Python, whose steps can be replaced

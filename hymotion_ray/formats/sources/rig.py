@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.sources.clip import SourceClip
+from hymotion_ray.formats.sources.clip import SourceClip, float32
 from hymotion_ray.formats.sources.joint_names import find_humanoid
 from hymotion_ray.motion.humanoid import Humanoid, body_axes, rest_offsets, rest_positions
 
@@ -120,8 +120,8 @@ class Rig:
             name=name,
             joint_names=self.names,
             parents=self.parents,
-            rotations=rotations.astype(np.float32),
-            positions=positions.astype(np.float32),
+            rotations=float32(rotations),
+            positions=float32(positions),
             fps=self.fps,
             provenance=provenance,
         )

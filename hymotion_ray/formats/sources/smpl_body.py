@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.sources.clip import BodyPose, Caption, SourceClip, check_size
+from hymotion_ray.formats.sources.clip import BodyPose, Caption, SourceClip, check_size, float32
 from hymotion_ray.formats.sources.frame_rate import snapped
 from hymotion_ray.motion.kinematics import forward_kinematics
 from hymotion_ray.motion.poses import SMPL_PELVIS
@@ -135,12 +135,12 @@ def body_clip(
         name=name,
         joint_names=JOINT_NAMES[:NUM_BODY_JOINTS],
         parents=PARENTS[:NUM_BODY_JOINTS],
-        rotations=world.numpy().astype(np.float32),
-        positions=positions.astype(np.float32),
+        rotations=float32(world.numpy()),
+        positions=float32(positions),
         fps=snapped(fps),
         body=BodyPose(
-            rotations=rotations.astype(np.float32),
-            pelvis=pelvis.astype(np.float32),
+            rotations=float32(rotations),
+            pelvis=float32(pelvis),
             leg_length=shown.leg_length,
             rest=None if skeleton is None else skeleton.rest,
         ),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_files import amc_text, asf_text
 from scipy.spatial.transform import Rotation
 
 from hymotion_ray.errors import SourceError
@@ -117,47 +118,6 @@ def test_the_clip_of_the_same_take_as_bvh_moves_alike(shared: Path) -> None:
 
 
 # --- syntax ---------------------------------------------------------------------------------------
-
-BONES = {
-    "lowerback": ("0 1 0", 2, "rx ry rz"), "thorax": ("0 1 0", 2, "rx ry rz"),
-    "head": ("0 1 0", 2, "rx ry rz"),
-    **{f"{s}{bone}": spec for s, x in (("l", 1), ("r", -1)) for bone, spec in {
-        "hipjoint": (f"{x} 0 0", 1, ""), "femur": ("0 -1 0", 7, "rx ry rz"),
-        "tibia": ("0 -1 0", 7, "rx"), "foot": ("0 0 1", 2, "rx rz"), "toes": ("0 0 1", 1, "rx"),
-        "clavicle": (f"{x} 0 0", 3, "ry rz"), "humerus": (f"{x} 0 0", 5, "rx ry rz"),
-        "radius": (f"{x} 0 0", 4, "rx"), "hand": (f"{x} 0 0", 1, "rx rz"),
-    }.items()},
-}  # fmt: skip
-TREE = {
-    "root": ["lowerback", "lhipjoint", "rhipjoint"],
-    "lowerback": ["thorax"],
-    "thorax": ["head", "lclavicle", "rclavicle"],
-    **{f"{s}{a}": [f"{s}{b}"] for s in "lr" for a, b in (
-        ("hipjoint", "femur"), ("femur", "tibia"), ("tibia", "foot"), ("foot", "toes"),
-        ("clavicle", "humerus"), ("humerus", "radius"), ("radius", "hand"),
-    )},
-}  # fmt: skip
-
-
-def asf_text() -> str:
-    lines = [":version 1.10", ":name test", ":units", " length 0.45", " angle deg", ":root"]
-    lines += [" order TX TY TZ RX RY RZ", " axis XYZ", " position 0 0 0", " orientation 0 0 0"]
-    lines += [":bonedata"]
-    for number, (name, (direction, length, dofs)) in enumerate(BONES.items()):
-        lines += ["begin", f"id {number}", f"name {name}", f"direction {direction}"]
-        lines += [f"length {length}", "axis 0 0 0 XYZ", *([f"dof {dofs}"] if dofs else []), "end"]
-    lines += [":hierarchy", "begin", *(f"{a} {' '.join(b)}" for a, b in TREE.items()), "end"]
-    return "\n".join(lines)
-
-
-def amc_text(num_frames: int = 30) -> str:
-    lines = ["#!OML:ASF", ":FULLY-SPECIFIED", ":DEGREES"]
-    for frame in range(num_frames):
-        lines += [str(frame + 1), f"root 0 {17 + 0.1 * frame} 0 0 {frame} 0"]
-        for name, (_, _, dofs) in BONES.items():
-            if dofs:
-                lines.append(f"{name} {' '.join(str(frame) for _ in dofs.split())}")
-    return "\n".join(lines)
 
 
 def read(folder: Path, name: str = "07_01.amc") -> SourceClip | SourceReject:
