@@ -10,20 +10,24 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, cast, get_args, overload
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from hymotion_ray.config import Grid, ModelConfig, SamplingConfig
-from hymotion_ray.config.sampling import Method
-from hymotion_ray.errors import CheckpointError, ConfigError, TextEncoderError
+from hymotion_ray.config import Grid, ModelConfig, NetworkConfig, SamplingConfig
+from hymotion_ray.config.fields import from_mapping, to_mapping
+from hymotion_ray.config.sampling import Method, Precision
+from hymotion_ray.errors import ConfigError, TextEncoderError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
-from hymotion_ray.formats.models.checkpoint import CONFIG_FILE, Checkpoint, read_model
+from hymotion_ray.formats.models.checkpoint import Checkpoint, read_model
+from hymotion_ray.formats.models.locate import model_folder
 from hymotion_ray.formats.motions import load_motion, save_motion
 from hymotion_ray.formats.prompts import PromptTable, read_prompts
 from hymotion_ray.model.mmdit import MotionMMDiT
+from hymotion_ray.model.precision import device_precision, set_precision
 from hymotion_ray.motion.decode import Decoder
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
@@ -45,11 +49,6 @@ __all__ = [
     "save_motion",
 ]
 
-BUILT_IN = ("tiny",)
-HUB_PREFIX = "hf:"
-_ASSETS = Path(__file__).parent / "assets"
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 class Model:
     """A loaded model. Not for several threads at once."""
@@ -61,8 +60,10 @@ class Model:
         *,
         llm_path: str | Path | None = None,
         clip_path: str | Path | None = None,
+        precision_reason: str = "asked for",
     ) -> None:
         """Use `load_model`. `network` holds the weights of `checkpoint` on its device."""
+        self.precision_reason = precision_reason
         self.checkpoint = checkpoint
         self.network = network
         self._llm_path = llm_path
@@ -137,39 +138,43 @@ class Model:
     @torch.no_grad()
     def velocity(
         self,
-        x: Tensor,
-        context: Tensor,
-        vector: Tensor,
-        t: Tensor,
-        x_length: Tensor,
-        context_length: Tensor,
+        x: ArrayLike | Tensor,
+        context: ArrayLike | Tensor,
+        vector: ArrayLike | Tensor,
+        t: ArrayLike | Tensor,
+        x_length: ArrayLike | Tensor,
+        context_length: ArrayLike | Tensor,
     ) -> Tensor:
         """Velocity (B, L, 201) float32 on the model's device; frames past `x_length` are 0.
 
         x (B, L, 201) noisy motion, context (B, N, C) and vector (B, 1, V) text features, t (B,) in
-        [0, 1], x_length and context_length (B,) whole numbers. Raises `ConfigError` for shapes that
-        do not fit, and for more frames than the model's training window.
+        [0, 1], x_length and context_length (B,) whole numbers; tensors, numpy arrays or lists.
+        Raises `ConfigError` for types and shapes that do not fit, and for more frames than the
+        model's training window.
         """
-        device = self.device
-        x, context, vector, t = (
-            torch.as_tensor(value, dtype=torch.float32, device=device)
-            for value in (x, context, vector, t)
-        )
-        x_length, context_length = (
-            torch.as_tensor(value, dtype=torch.int64, device=device)
-            for value in (x_length, context_length)
-        )
-        self._check_inputs(x, context, vector, t, x_length, context_length)
+        arrays = {"x": x, "context": context, "vector": vector, "t": t}
+        lengths = {"x_length": x_length, "context_length": context_length}
+        given = {n: _numbers(v, n, torch.float32, self.device) for n, v in arrays.items()}
+        given |= {n: _numbers(v, n, torch.int64, self.device) for n, v in lengths.items()}
+        _check_inputs(given, self.config.network)
+        x, context, vector, t, x_length, context_length = given.values()
+        if not len(x):
+            return x
         v = self.network(x, context, vector, t, x_length, context_length).float()
-        valid = torch.arange(x.shape[1], device=device) < x_length[:, None]
+        valid = torch.arange(x.shape[1], device=self.device) < x_length[:, None]
         return v.masked_fill(~valid[..., None], 0.0)
 
     def encode(self, texts: str | Sequence[str]) -> TextCondition:
         """Text features of one prompt or several, in their order.
 
-        Raises `TextEncoderError` when no text encoder is configured or it cannot encode.
+        Raises `TextEncoderError` when no text encoder is configured or it cannot encode, and
+        `ConfigError` for what is no text.
         """
-        return self.encoder.encode([texts] if isinstance(texts, str) else list(texts))
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        for i, text in enumerate(listed):
+            if not isinstance(text, str):
+                raise ConfigError(f"text {i} is {type(text).__name__}; allowed: str")
+        return self.encoder.encode(listed)
 
     def sample(
         self,
@@ -188,11 +193,13 @@ class Model:
         to stop. Raises `ConfigError` for rows and settings outside the limits, `SamplingError` for
         results that are not finite.
         """
+        if isinstance(rows, Row):
+            raise ConfigError("rows is a single Row; allowed: a list of them, as in [Row(...)]")
         return self.sampler.sample(
             condition.context,
             condition.vector,
             condition.length,
-            rows,
+            list(rows),
             self._sampling(num_steps, guidance_scale, method),
             on_step=on_step,
         )
@@ -209,11 +216,14 @@ class Model:
         """The motion of one latent (L, 201), or the motions of a list of them.
 
         `smooth` filters rotations and translation over time; without it they are the network's own
-        numbers. Raises `SamplingError` for a latent that is not finite or not (L, 201).
+        numbers. Raises `SamplingError` for a latent that is not finite or not (L, 201), and
+        `ConfigError` for what is no array.
         """
-        if isinstance(latents, Tensor) and latents.ndim == 2:
-            return self._named(self.decoder.decode([latents], smooth=smooth)[0])
-        return [self._named(m) for m in self.decoder.decode(list(latents), smooth=smooth)]
+        is_one = getattr(latents, "ndim", 0) == 2
+        listed = [latents] if is_one else list(latents)
+        tensors = [_numbers(v, f"latent {i}", torch.float32, "cpu") for i, v in enumerate(listed)]
+        motions = [self._named(m) for m in self.decoder.decode(tensors, smooth=smooth)]
+        return motions[0] if is_one else motions
 
     def _named(self, motion: Motion) -> Motion:
         """The motion with the model's name and licence, which outputs carry."""
@@ -223,39 +233,10 @@ class Model:
     def _sampling(
         self, num_steps: int | None, guidance_scale: float | None, method: Method | None
     ) -> SamplingConfig:
-        own = self.config.sampling
-        return SamplingConfig(
-            num_steps=own.num_steps if num_steps is None else num_steps,
-            guidance_scale=own.guidance_scale if guidance_scale is None else guidance_scale,
-            method=own.method if method is None else method,
-        )
-
-    def _check_inputs(self, *tensors: Tensor) -> None:
-        x, context, vector, t, x_length, context_length = tensors
-        rows = x.shape[0] if x.ndim else 0
-        config = self.config.network
-        frames, tokens = (v.shape[1] if v.ndim == 3 else 0 for v in (x, context))
-        expected = {
-            "x": (x, (rows, frames, config.input_dim)),
-            "context": (context, (rows, tokens, config.ctxt_input_dim)),
-            "vector": (vector, (rows, 1, config.vtxt_input_dim)),
-            "t": (t, (rows,)),
-            "x_length": (x_length, (rows,)),
-            "context_length": (context_length, (rows,)),
-        }
-        for name, (tensor, shape) in expected.items():
-            if tuple(tensor.shape) != shape:
-                raise ConfigError(
-                    f"{name} has shape {tuple(tensor.shape)}; allowed: {shape}, with x (B, L, "
-                    f"{config.input_dim}), context (B, N, {config.ctxt_input_dim}) and vector "
-                    f"(B, 1, {config.vtxt_input_dim})"
-                )
-        for name, length, most in (("x", x_length, frames), ("context", context_length, tokens)):
-            if rows and not 0 <= int(length.min()) <= int(length.max()) <= most:
-                raise ConfigError(
-                    f"{name}_length runs from {int(length.min())} to {int(length.max())}; "
-                    f"allowed: 0 to {most}"
-                )
+        asked = {"num_steps": num_steps, "guidance_scale": guidance_scale, "method": method}
+        own = to_mapping(self.config.sampling)
+        changed = own | {name: value for name, value in asked.items() if value is not None}
+        return from_mapping(SamplingConfig, changed, "sampling")
 
 
 def load_model(
@@ -267,68 +248,90 @@ def load_model(
 ) -> Model:
     """Load a model: `tiny`, a model folder in any form, or `hf:REPO@REVISION`.
 
-    `device` as torch names it; `dtype` float32, bfloat16, float16, or auto (bfloat16 where a GPU
-    has it, else float32). `llm_path` and `clip_path` are the folders of Qwen3 and CLIP, over those
-    the model names; they are read when a text is first encoded. Raises `CheckpointError` when the
-    model cannot be used and `ConfigError` for an unknown device or dtype.
+    `device` as torch names it; `dtype` float32, bfloat16, float16, or auto: what suits the device,
+    with the reason in the model's `precision_reason`. `llm_path` and `clip_path` are the folders
+    of Qwen3 and CLIP, over those the model names; they are read when a text is first encoded.
+    Raises `CheckpointError` when the model cannot be used and `ConfigError` for an unknown device
+    or dtype.
     """
     place = _device(device)
-    kind = _dtype(dtype, place)
+    choice = device_precision(_precision(dtype), place)
     checkpoint = read_model(model_folder(model))
     with torch.device("meta"):
         network = MotionMMDiT(checkpoint.config.network, checkpoint.config.train_frames)
     # Copied out of the mapped file: where a tensor lies in memory can decide a product's last bits.
-    weights = {n: w.to(place, kind, copy=True) for n, w in checkpoint.network.items()}
+    weights = {n: w.to(place, choice.dtype, copy=True) for n, w in checkpoint.network.items()}
     network.load_state_dict(weights, strict=True, assign=True)
     network.requires_grad_(False).eval()
-    return Model(checkpoint, network, llm_path=llm_path, clip_path=clip_path)
+    set_precision(network, choice)
+    return Model(
+        checkpoint, network, llm_path=llm_path, clip_path=clip_path, precision_reason=choice.reason
+    )
 
 
-def model_folder(model: str | Path) -> Path:
-    """The local folder (or safetensors file) of a model: built in, given, or fetched by `hf:`.
+def _numbers(
+    values: ArrayLike, name: str, dtype: torch.dtype, device: torch.device | str
+) -> Tensor:
+    """An array of numbers as a tensor of `dtype`; a float is no whole number, a mask no length."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{name} is {type(values).__name__} and no array of numbers ({error})"
+        ) from error
+    whole = not tensor.is_floating_point() and tensor.dtype != torch.bool
+    if tensor.is_complex() or (dtype == torch.int64 and not whole):
+        allowed = "whole numbers, lengths and not masks" if dtype == torch.int64 else "real numbers"
+        raise ConfigError(f"{name} is {tensor.dtype}; allowed: {allowed}")
+    return tensor.to(device, dtype)
 
-    The hub is contacted for `hf:` alone, and only for what its cache lacks. Raises
-    `CheckpointError` when there is no such model.
-    """
-    if isinstance(model, str) and model.startswith(HUB_PREFIX):
-        from hymotion_ray.formats.models.hub import fetch
 
-        return fetch(model)
-    if model in BUILT_IN:
-        folder = _ASSETS / str(model)
-        if not (folder / CONFIG_FILE).exists():
-            raise CheckpointError(
-                f"the built-in model {model!r} is not part of this installation ({folder} has no "
-                f"{CONFIG_FILE}); install hymotion-ray again, or give a model folder"
+def _check_inputs(given: dict[str, Tensor], config: NetworkConfig) -> None:
+    """Shapes of `Model.velocity`'s inputs against each other and the network."""
+    x, context = given["x"], given["context"]
+    rows = x.shape[0] if x.ndim else 0
+    frames, tokens = (v.shape[1] if v.ndim == 3 else 0 for v in (x, context))
+    expected = {
+        "x": (rows, max(frames, 1), config.input_dim),
+        "context": (rows, tokens, config.ctxt_input_dim),
+        "vector": (rows, 1, config.vtxt_input_dim),
+        "t": (rows,),
+        "x_length": (rows,),
+        "context_length": (rows,),
+    }
+    for name, shape in expected.items():
+        if tuple(given[name].shape) != shape:
+            raise ConfigError(
+                f"{name} has shape {tuple(given[name].shape)}; allowed: {shape}, with x (B, L, "
+                f"{config.input_dim}), context (B, N, {config.ctxt_input_dim}) and vector "
+                f"(B, 1, {config.vtxt_input_dim})"
             )
-        return folder
-    path = Path(model).expanduser()
-    if not path.exists():
-        raise CheckpointError(
-            f"there is no model {str(model)!r}: no such folder, and the built-in models are "
-            f"{', '.join(BUILT_IN)}. Give a release folder (config.yml and latest.ckpt), a "
-            "converted folder, or hf:REPO@REVISION"
-        )
-    return path
+    for name, most in (("x_length", frames), ("context_length", tokens)):
+        length = given[name]
+        if rows and not 0 <= int(length.min()) <= int(length.max()) <= most:
+            raise ConfigError(
+                f"{name} runs from {int(length.min())} to {int(length.max())}; allowed: 0 to {most}"
+            )
 
 
 def _device(name: str) -> torch.device:
+    """The device of this name, when torch can compute on it here."""
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device is {name!r}; allowed: cpu, cuda, cuda:N, mps") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device is {name!r}; allowed: cpu, cuda, cuda:N, mps, xpu") from error
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
-            f"device is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here; "
-            "use device='cpu', or a torch build and driver that see the GPU"
-        )
+            f"device is {name!r}, but torch cannot compute on it here "
+            f"({str(error).splitlines()[0]}); torch sees {torch.cuda.device_count()} CUDA devices. "
+            "Use device='cpu', or a torch build and driver that see the device"
+        ) from error
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        has_bfloat16 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-        return torch.bfloat16 if has_bfloat16 else torch.float32
-    if name not in _DTYPES:
-        raise ConfigError(f"dtype is {name!r}; allowed: auto, {', '.join(_DTYPES)}")
-    return _DTYPES[name]
+def _precision(name: str) -> Precision:
+    if name not in get_args(Precision):
+        raise ConfigError(f"dtype is {name!r}; allowed: {', '.join(get_args(Precision))}")
+    return cast("Precision", name)

@@ -51,7 +51,7 @@ def read_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -
 
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise click.BadParameter(f"cannot read {path}: {error}") from error
     if values is None:
         values = {}

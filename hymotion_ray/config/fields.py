@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import numbers
+import reprlib
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -18,12 +20,23 @@ from typing import Any, TypeVar, Union
 from hymotion_ray.errors import ConfigError
 
 C = TypeVar("C")
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 200, 200
 
 
 def require(condition: bool, field: str, value: object, allowed: str) -> None:
     """Raise `ConfigError` that quotes field, value and what is allowed, unless `condition`."""
     if not condition:
-        raise ConfigError(f"{field} is {value!r}; allowed: {allowed}")
+        raise ConfigError(f"{field} is {shown(value)}; allowed: {allowed}")
+
+
+def shown(value: object) -> str:
+    """`repr` of any value from outside, cut so that a message stays readable and cheap to make."""
+    try:
+        return _SHORT.repr(value)[:250]
+    except ValueError:  # Python does not print thousands of digits
+        return "a number of thousands of digits"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -59,7 +72,7 @@ def from_mapping(cls: type[C], mapping: Mapping[str, Any], where: str = "config"
     for key in mapping:
         if key not in known:
             raise ConfigError(
-                f"{where} has the unknown key {key!r}{nearest(str(key), list(known))}"
+                f"{where} has the unknown key {shown(key)}{nearest(str(key), list(known))}"
             )
     hints = typing.get_type_hints(cls)
     values = {
@@ -80,7 +93,11 @@ def from_mapping(cls: type[C], mapping: Mapping[str, Any], where: str = "config"
 
 
 def coerce(value: Any, hint: Any, where: str) -> Any:
-    """`value` as type `hint`, or `ConfigError`. Ints pass for floats; nothing else is converted."""
+    """`value` as type `hint`, or `ConfigError`.
+
+    Numbers of other libraries become Python's, whole numbers pass for floats; nothing else is
+    converted.
+    """
     origin = typing.get_origin(hint)
     if origin in (Union, types.UnionType):
         options = typing.get_args(hint)
@@ -106,13 +123,25 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
         if isinstance(value, typing.cast(type, hint)):
             return value
         return from_mapping(typing.cast(type, hint), value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is int and isinstance(value, bool):
-        raise ConfigError(f"{where} is {value!r}; allowed: a whole number")
+    if hint in (int, float) and isinstance(value, bool):
+        raise ConfigError(f"{where} is {value!r}; allowed: a number, not true or false")
+    if hint is float and isinstance(value, numbers.Real):
+        return _as_float(value, where)
+    if hint is int and isinstance(value, numbers.Integral):
+        return int(value)
     if hint is Any or isinstance(value, hint):
         return value
-    raise ConfigError(f"{where} is {value!r} ({type(value).__name__}); allowed: {hint.__name__}")
+    raise ConfigError(
+        f"{where} is {shown(value)} ({type(value).__name__}); allowed: "
+        f"{_WORDS.get(hint, getattr(hint, '__name__', hint))}"
+    )
+
+
+def _as_float(value: numbers.Real, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{where} is a number of over 300 digits; allowed: a float") from error
 
 
 def override(config: C, assignments: Sequence[str]) -> C:

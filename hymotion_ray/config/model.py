@@ -79,3 +79,10 @@ class ModelConfig:
         )
         require(1 <= self.train_frames <= 100_000, "train_frames", self.train_frames, "1 to 100000")
         require(self.fps == 30, "fps", self.fps, "30")
+        require(0 <= self.cond_mask_prob <= 1, "cond_mask_prob", self.cond_mask_prob, "0 to 1")
+        for label in ("name", "licence"):
+            text = getattr(self, label)
+            require(
+                0 < len(text) <= 1000 and text.isprintable(), label, text,
+                "1 to 1000 printable characters on one line",
+            )  # fmt: skip

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from hymotion_ray.config.fields import require
 
 MaskMode = Literal["narrowband", "causal", "none"]
+# Far above any model there is: a damaged or hostile config must not ask for all memory. NaN fails
+# each of them.
+_MOST: dict[str, float] = {
+    "feat_dim": 65536,
+    "num_layers": 999,
+    "num_heads": 1024,
+    "ctxt_input_dim": 65536,
+    "vtxt_input_dim": 65536,
+    "mlp_ratio": 64,
+    "narrowband_length": 3600,
+    "time_factor": 1e6,
+    "refiner_num_layers": 99,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +59,13 @@ class NetworkConfig:
     """Blocks of the text refiner."""
 
     def __post_init__(self) -> None:
-        for name in ("feat_dim", "num_layers", "num_heads", "ctxt_input_dim", "vtxt_input_dim"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "a positive number")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            require(0 < value <= most, name, value, f"above 0, at most {most}")
+        require(
+            self.mask_mode in get_args(MaskMode), "mask_mode", self.mask_mode,
+            ", ".join(get_args(MaskMode)),
+        )  # fmt: skip
         require(self.num_layers % 3 == 0, "num_layers", self.num_layers, "a multiple of 3")
         require(
             self.feat_dim % (2 * self.num_heads) == 0,
@@ -56,13 +74,6 @@ class NetworkConfig:
             f"a multiple of 2 * num_heads = {2 * self.num_heads}",
         )
         require(self.input_dim == 201, "input_dim", self.input_dim, "201")
-        require(self.mlp_ratio > 0, "mlp_ratio", self.mlp_ratio, "a positive number")
-        require(
-            self.narrowband_length > 0, "narrowband_length", self.narrowband_length, "seconds > 0"
-        )
-        require(
-            self.refiner_num_layers > 0, "refiner_num_layers", self.refiner_num_layers, "at least 1"
-        )
 
     @property
     def num_double_blocks(self) -> int:

@@ -61,12 +61,13 @@ def prepare_conditions(
     context: Tensor,
     vector: Tensor,
     context_length: Tensor,
-    null_context: Tensor,
+    null: Conditions,
     network: Network,
 ) -> Conditions:
-    """Check shapes and lengths; a prompt of length 0 gets `null_context` as its only token.
+    """Check shapes and lengths; a prompt of length 0 gets the context of `null` as its only token.
 
-    Raises `ConfigError` for shapes that do not fit each other and lengths outside 0 to N.
+    Raises `ConfigError` for shapes that fit neither each other nor `null`, and lengths outside 0
+    to N.
     """
     num_prompts = len(context_length)
     shapes_fit = context.ndim == 3 and len(context) == num_prompts
@@ -75,6 +76,15 @@ def prepare_conditions(
             f"condition has context {tuple(context.shape)}, vector {tuple(vector.shape)} and "
             f"length {tuple(context_length.shape)}; allowed: (P, N, C), (P, 1, V) and (P,) of one P"
         )
+    for name, features, expected in (
+        ("context", context, null.context),
+        ("vector", vector, null.vector),
+    ):
+        if features.shape[-1] != expected.shape[-1]:
+            raise ConfigError(
+                f"condition has {name} features {features.shape[-1]} wide; allowed: "
+                f"{expected.shape[-1]}, the width that this network was trained with"
+            )
     num_tokens = context.shape[1]
     for prompt, length in enumerate(context_length.tolist()):
         if not 0 <= length <= num_tokens:
@@ -87,8 +97,7 @@ def prepare_conditions(
     if num_tokens == 0:
         context = F.pad(context, (0, 0, 0, 1))
     empty_P = length == 0
-    null = null_context.reshape(1, -1).to(context)
-    first_token = torch.where(empty_P[:, None], null, context[:, 0])
+    first_token = torch.where(empty_P[:, None], null.context[:, 0], context[:, 0])
     context = torch.cat((first_token[:, None], context[:, 1:]), dim=1)
     vector = vector.to(network.device, network.dtype)
     return Conditions(context, vector, length.clamp(min=1))

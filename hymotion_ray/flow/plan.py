@@ -6,6 +6,7 @@ prompt stand together, so that their text is computed once.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ MAX_GROUP = 64
 
 @dataclass(frozen=True)
 class Row:
-    """One clip to sample."""
+    """One clip to sample; `ConfigError` where a field is no whole number."""
 
     prompt: int
     """Which prompt of the condition."""
@@ -26,6 +27,17 @@ class Row:
     """Length of the clip."""
     seed: int
     """Seed of its noise."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "num_frames", "seed"):
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, int(operator.index(value)))
+            except TypeError as error:
+                raise ConfigError(
+                    f"a row's {name} is {value!r:.60} ({type(value).__name__}); allowed: a whole "
+                    "number"
+                ) from error
 
 
 @dataclass(frozen=True)
@@ -45,10 +57,14 @@ class Batch:
 def check_rows(rows: Sequence[Row], num_prompts: int, train_frames: int) -> None:
     """Raise `ConfigError` for the first row that cannot be sampled."""
     for i, row in enumerate(rows):
-        if not 0 <= row.prompt < num_prompts:
+        if not isinstance(row, Row):
             raise ConfigError(
-                f"row {i} asks for prompt {row.prompt}; allowed: 0 to {num_prompts - 1}"
+                f"row {i} is {type(row).__name__}; allowed: Row(prompt=..., num_frames=..., "
+                "seed=...)"
             )
+        if not 0 <= row.prompt < num_prompts:
+            allowed = f"0 to {num_prompts - 1}" if num_prompts else "none, there are no prompts"
+            raise ConfigError(f"row {i} asks for prompt {row.prompt}; allowed: {allowed}")
         if not 1 <= row.num_frames <= train_frames:
             raise ConfigError(
                 f"row {i} asks for {row.num_frames} frames; allowed: 1 to {train_frames}, the "

@@ -135,7 +135,7 @@ class Sampler:
         returned as they are (`nonfinite_rows` finds them), so that the others are not lost.
         """
         conditions = prepare_conditions(
-            context, vector, context_length, self.null_context, self.network
+            context, vector, context_length, self._text.null, self.network
         )
         check_rows(rows, len(conditions), self.network.train_frames)
         lengths = conditions.length.tolist()
@@ -248,7 +248,7 @@ class Sampler:
         branch; same network, dtype and rows a call. Equal to `sample` up to rounding.
         """
         conditions = prepare_conditions(
-            context, vector, context_length, self.null_context, self.network
+            context, vector, context_length, self._text.null, self.network
         )
         check_rows(rows, len(conditions), self.network.train_frames)
         null_context = self.null_context if self.enable_ctxt_null_feat else None

@@ -6,21 +6,21 @@ never fetched (a Git LFS pointer in its place), cut short, empty, or simply not 
 
 from __future__ import annotations
 
-import hashlib
+import os
 from pathlib import Path
 
 from hymotion_ray.errors import InputError
 
 LFS_PREFIX = b"version https://git-lfs"
-_HASH_BLOCK = 1 << 20
 
 
 def require_file(path: Path, error: type[InputError] = InputError) -> Path:
     """`path` again if it is a file with content that is not a Git LFS pointer, else `error`."""
     if path.is_dir():
         raise error(f"{path} is a folder; a file is expected here")
-    if not path.exists():
-        raise error(f"{path} is missing{_neighbours(path)}")
+    _require_there(path, "", error)
+    if not path.is_file():
+        raise error(f"{path} is a device or pipe; a plain file is expected here")
     try:
         with path.open("rb") as file:
             head = file.read(len(LFS_PREFIX))
@@ -36,22 +36,28 @@ def require_file(path: Path, error: type[InputError] = InputError) -> Path:
     return path
 
 
+def is_named(path: Path) -> bool:
+    """Whether the folder has an entry of this name; a broken link counts, so that it is told of."""
+    return os.path.lexists(path)
+
+
 def require_folder(path: Path, error: type[InputError] = InputError) -> Path:
     """`path` again if it is a folder, else `error`."""
-    if path.is_file():
-        raise error(f"{path} is a file; a folder is expected here")
+    _require_there(path, "; a folder is expected here", error)
     if not path.is_dir():
-        raise error(f"{path} is missing; a folder is expected here{_neighbours(path)}")
+        raise error(f"{path} is a file; a folder is expected here")
     return path
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes in hex, read in blocks."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_HASH_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+def _require_there(path: Path, expected: str, error: type[InputError]) -> None:
+    if path.exists():
+        return
+    if path.is_symlink():
+        raise error(
+            f"{path} is a link to {path.readlink()}, which is missing{expected}; copy the target "
+            "along with the link"
+        )
+    raise error(f"{path} is missing{expected}{_neighbours(path)}")
 
 
 def _neighbours(path: Path, most: int = 8) -> str:

@@ -46,12 +46,7 @@ def choose_precision(
     if device_type != "cuda" or capability is None:
         if requested == "auto":
             return PrecisionChoice("float32", f"a {device_type} device computes in float32")
-        if requested == "float16":
-            raise ConfigError(
-                f"precision is 'float16' on a {device_type} device; allowed: auto, float32 or "
-                "bfloat16 there"
-            )
-        return PrecisionChoice("bfloat16", "asked for")
+        return PrecisionChoice(requested, "asked for")
     card = f"compute capability {capability[0]}.{capability[1]}"
     if requested == "bfloat16" and capability < (8, 0):
         raise ConfigError(

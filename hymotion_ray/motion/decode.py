@@ -24,6 +24,8 @@ from hymotion_ray.motion.smoothing import smooth_rotations, smooth_translation
 # Dimensions that never moved in training have a std of rounding errors; their mean is what they
 # are.
 _SMALLEST_STD = 1e-3
+# Normalised numbers beyond this are no motion but a run that diverged, and near overflow.
+_LARGEST = 1e6
 # Frames worked on at once: the intermediate matrices of more would not stay in a core's cache.
 _CHUNK_FRAMES = 900
 
@@ -67,7 +69,8 @@ class Decoder:
         smooth: without it the rotations are the network's own numbers, not even orthonormal. names:
         what to call each clip in an error; its number when left out. `meta` of each motion has
         `ground` ("mesh" or "joints") and `floor`, the height that was subtracted.
-        Raises SamplingError, naming the clips, when a latent is not finite or not (L, 201).
+        Raises SamplingError, naming the clips, when a latent is not (L, 201), or holds numbers that
+        are not finite or beyond 1e6.
         """
         names = [f"clip {index}" for index in range(len(latents))] if names is None else names
         _check_latents(latents, names)
@@ -125,8 +128,8 @@ def _check_latents(latents: Sequence[Tensor], names: Sequence[str]) -> None:
     for latent, name in zip(latents, names, strict=True):
         if latent.ndim != 2 or latent.shape[0] < 1 or latent.shape[1] != NUM_FEATURES:
             problems.append(f"{name} has shape {tuple(latent.shape)}")
-        elif not bool(latent.isfinite().all()):
-            problems.append(f"{name} holds NaN or infinity")
+        elif not bool((latent.abs() <= _LARGEST).all()):
+            problems.append(f"{name} holds NaN, infinity or numbers beyond {_LARGEST:g}")
     if problems:
         raise SamplingError(
             f"cannot decode {'; '.join(problems)}; allowed: finite latents of shape (frames,"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -31,19 +32,20 @@ class TextCondition:
     """Whether the vector encoder cut the prompt."""
 
     def __post_init__(self) -> None:
-        num = self.context.shape[0]
+        """Take numpy arrays and lists too, and whole numbers of any type."""
+        for name in ("context", "vector", "length"):
+            object.__setattr__(self, name, _as_tensor(getattr(self, name), name))
+        num = self.context.shape[0] if self.context.ndim else 0
         if (
             self.context.ndim != 3
             or self.vector.ndim != 3
             or self.vector.shape[:2] != (num, 1)
             or self.length.shape != (num,)
-            or self.length.dtype != torch.int64
         ):
             raise TextEncoderError(
                 f"a text condition has context {tuple(self.context.shape)}, vector "
-                f"{tuple(self.vector.shape)}, length {tuple(self.length.shape)} "
-                f"{self.length.dtype}; allowed: context (P, N, C), vector (P, 1, V), "
-                "length (P,) int64"
+                f"{tuple(self.vector.shape)}, length {tuple(self.length.shape)}; allowed: context "
+                "(P, N, C), vector (P, 1, V), length (P,)"
             )
         if num and not (0 <= int(self.length.min()) <= int(self.length.max()) <= self.num_tokens):
             raise TextEncoderError(
@@ -111,6 +113,23 @@ class TextCondition:
             context_truncated=self.context_truncated,
             vector_truncated=self.vector_truncated,
         )
+
+
+def _as_tensor(values: Any, name: str) -> torch.Tensor:
+    """Features as a floating tensor, lengths as int64; `TextEncoderError` for anything else."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TextEncoderError(
+            f"a text condition's {name} is {type(values).__name__}, no array of numbers ({error})"
+        ) from error
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if name == "length" and (is_whole or not tensor.numel()):  # an empty list has no type
+        return tensor.to(torch.int64)
+    if name == "length" or not tensor.is_floating_point():
+        allowed = "whole numbers, lengths and not masks" if name == "length" else "float numbers"
+        raise TextEncoderError(f"a text condition's {name} is {tensor.dtype}; allowed: {allowed}")
+    return tensor
 
 
 def stack_rows(rows: Sequence[TextRow], *, device: torch.device | str = "cpu") -> TextCondition:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hymotion_ray.errors import CheckpointError, InputError
-from hymotion_ray.formats.local_file import require_file
+from hymotion_ray.formats.local_file import is_named, require_file
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.skeleton import JOINT_NAMES, NUM_JOINTS, PARENTS, Skeleton
 
@@ -43,7 +43,7 @@ def read_body(folder: Path) -> tuple[Skeleton, BodyMesh | None]:
         raise CheckpointError(f"{folder / REST_FILE} holds numbers that are not finite")
     _check_tree(folder)
     skeleton = Skeleton(rest)
-    has_mesh = any((folder / name).exists() for name in MESH_FILES)
+    has_mesh = any(is_named(folder / name) for name in MESH_FILES)
     return skeleton, _mesh(folder) if has_mesh else None
 
 
@@ -79,7 +79,7 @@ def _read(path: Path, dtype: str, num_columns: int) -> np.ndarray:
 
 def _check_tree(folder: Path) -> None:
     """The joints' parents and names, where the folder states them, must be the known ones."""
-    if (folder / PARENTS_FILE).exists():
+    if is_named(folder / PARENTS_FILE):
         parents = _read(folder / PARENTS_FILE, "<i4", 1).reshape(-1)
         if parents.tolist() != list(PARENTS):
             raise CheckpointError(
@@ -87,11 +87,11 @@ def _check_tree(folder: Path) -> None:
                 f"the {NUM_JOINTS} joints of SMPL-H, in whose order the model's rotations stand"
             )
     path = folder / NAMES_FILE
-    if path.exists():
+    if is_named(path):
         require_file(path, CheckpointError)
         try:
             names = json.loads(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is not JSON: {error}") from error
         if names != list(JOINT_NAMES):
             raise CheckpointError(

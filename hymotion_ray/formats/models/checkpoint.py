@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from hymotion_ray.config import ModelConfig
 from hymotion_ray.config.fields import from_mapping, to_mapping
 from hymotion_ray.errors import CheckpointError, ConfigError
-from hymotion_ray.formats.local_file import require_file, require_folder
+from hymotion_ray.formats.local_file import is_named, require_file, require_folder
 from hymotion_ray.formats.models.body_folder import BODY_FOLDER, read_body, write_body
 from hymotion_ray.formats.models.fingerprint import fingerprint_of
 from hymotion_ray.formats.models.names import (
@@ -189,7 +189,7 @@ def _read_converted(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"{path} is not the config of a hymotion-ray model: {error}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
     weights = folder / WEIGHTS_FILE
     return _assemble(config, read_safetensors(weights), weights, None, optional=SPECIAL_NAMES)
@@ -230,7 +230,7 @@ def _assemble(
     network = {n.removeprefix(PREFIX): t for n, t in tensors.items() if n.startswith(PREFIX)}
     stats = choose_stats(tensors, weights, find_stats(folder, stats_dir))
     skeleton, mesh = None, None
-    if (folder / BODY_FOLDER).exists():
+    if is_named(folder / BODY_FOLDER):
         skeleton, mesh = read_body(require_folder(folder / BODY_FOLDER, CheckpointError))
     checkpoint = Checkpoint(
         config=_named(config, dimensions_of(network).variant),

@@ -24,7 +24,6 @@ from hymotion_ray.errors import CheckpointError
 from hymotion_ray.formats.models.hub_transfer import Hub, HubFile
 from hymotion_ray.formats.models.new_folder import flush_tree
 
-HUB_PREFIX = "hf:"
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _SPEC = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<subfolder>[\w./-]+?))?/?(?:@(?P<revision>[\w./-]+))?"

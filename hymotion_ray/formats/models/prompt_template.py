@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 
 from hymotion_ray.errors import InputError
-from hymotion_ray.formats.local_file import require_file
+from hymotion_ray.formats.local_file import is_named, require_file
 
 TEMPLATE_FILE = "prompt_template.txt"
 """Name of the file in a model folder that holds the message, UTF-8, without a final newline."""
@@ -23,7 +23,7 @@ TEMPLATE_SHA256 = "b9c55290b778c01739a337a36315c2065ef6ccfbfa0a1898b727377ed4965
 def read_template(folder: Path, error: type[InputError] = InputError) -> str | None:
     """The message in a model folder, or None where the folder has none."""
     path = folder / TEMPLATE_FILE
-    if not path.exists():
+    if not is_named(path):
         return None
     try:
         return require_file(path, error).read_bytes().decode()
@@ -39,7 +39,7 @@ def template_of_checkout(checkout: Path) -> str | None:
     of that hash.
     """
     path = checkout / CHECKOUT_FILE
-    if not path.exists():
+    if not is_named(path):
         return None
     try:
         tree = ast.parse(require_file(path).read_bytes(), filename=str(path))

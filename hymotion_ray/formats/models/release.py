@@ -27,7 +27,7 @@ from hymotion_ray.formats.models.checkpoint import (
     write_assets,
     write_model,
 )
-from hymotion_ray.formats.models.hub import HUB_PREFIX, fetch
+from hymotion_ray.formats.models.locate import model_folder
 from hymotion_ray.formats.models.names import SPECIAL_NAMES, feature_shapes
 from hymotion_ray.formats.models.new_folder import new_folder
 from hymotion_ray.formats.models.prompt_template import template_of_checkout
@@ -79,14 +79,14 @@ def import_release(
 ) -> ImportReport:
     """Write the converted folder `out` of a release, whole or not at all.
 
-    `release_dir` is any form `read_model` takes, or `hf:REPO@REVISION`; `checkout` a checkout of
-    the released repository, for the body mesh and the prompt template; `llm_path` and `clip_path`
-    folders of the Qwen3 and CLIP models, which are recorded and not copied. Raises
+    `release_dir` is any form `read_model` takes, a built-in name or `hf:REPO@REVISION`; `checkout`
+    a checkout of the released repository, for the body mesh and the prompt template; `llm_path` and
+    `clip_path` folders of the Qwen3 and CLIP models, which are recorded and not copied. Raises
     `InputError` for unusable input and `OutputError` when `out` holds something already.
     """
-    source = str(release_dir)
-    folder = fetch(source) if source.startswith(HUB_PREFIX) else Path(source).expanduser()
+    folder = model_folder(release_dir)
     checkpoint = read_model(folder)
+    _refuse_nonfinite(checkpoint)
     found = {"weights": str(folder)}
     if checkpoint.skeleton is not None:
         found["body"] = found["weights"]
@@ -107,19 +107,30 @@ def import_release(
     )
 
 
-def export_release(model_folder: str | Path, out: str | Path) -> None:
+def export_release(model: str | Path, out: str | Path) -> None:
     """Write a model in the released layout: `config.yml`, `latest.ckpt`, `stats/`, `body/`.
 
-    `read_model` reads it to the fingerprint of `model_folder`. What that layout has no place for
-    (name, licence, text encoder files) stands beside it, where the released tool does not look.
+    `model` is any form that `import_release` takes; `read_model` reads the result to the same
+    fingerprint. What that layout has no place for (name, licence, text encoder files) stands beside
+    it, where the released tool does not look.
     """
-    checkpoint = read_model(model_folder)
+    checkpoint = read_model(model_folder(model))
     with new_folder(Path(out).expanduser()) as new:
         write_release_config(checkpoint.config, new / RELEASE_CONFIG_FILE)
         state = _blank_special(checkpoint) | checkpoint.tensors()
         content = {"model_state_dict": state, "epoch": 0, "global_step": 0}
         write_torch_file(content, new / RELEASE_WEIGHTS_FILE)
         write_assets(checkpoint, new)
+
+
+def _refuse_nonfinite(checkpoint: Checkpoint) -> None:
+    """Weights with NaN or infinity make every clip fail; an import reads them all and can tell."""
+    bad = [n for n, t in checkpoint.tensors().items() if not bool(torch.isfinite(t).all())]
+    if bad:
+        raise CheckpointError(
+            f"{checkpoint.folder}: {len(bad)} tensors hold NaN or infinity, such as "
+            f"{', '.join(bad[:3])}; the weights are damaged, or were saved after training diverged"
+        )
 
 
 def _blank_special(checkpoint: Checkpoint) -> Tensors:

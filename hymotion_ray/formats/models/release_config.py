@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from hymotion_ray.config import ModelConfig, NetworkConfig, SamplingConfig, TextConfig
-from hymotion_ray.config.fields import coerce, from_mapping, nearest, to_mapping
+from hymotion_ray.config.fields import coerce, from_mapping, nearest, shown, to_mapping
 from hymotion_ray.errors import CheckpointError, ConfigError
 from hymotion_ray.formats.local_file import require_file
 
@@ -47,6 +47,12 @@ _NETWORK_KEYS = (
     *_SECTIONS,
     *("dropout", "text_refiner_module", "final_layer_module"),
 )
+# Fields of SamplingConfig: the section and key under `train_pipeline_args`.
+_SAMPLING_KEYS = {
+    "num_steps": ("infer_noise_scheduler_cfg", "validation_steps"),
+    "method": ("noise_scheduler_cfg", "method"),
+    "guidance_scale": ("test_cfg", "text_guidance_scale"),
+}
 _PIPELINE_KEYS: dict[str, tuple[str, ...]] = {
     "": ("network_module", "network_module_args", "train_pipeline", "train_pipeline_args", OWN_KEY),
     "train_pipeline_args": (
@@ -76,6 +82,7 @@ def read_release_config(path: Path) -> tuple[ModelConfig, str | None]:
         if key not in tree:
             raise CheckpointError(f"{path} lacks the key {key!r}; is it a release's config.yml?")
     pipeline = _section(path, tree, "train_pipeline_args")
+    _warn_absent(path, pipeline)
     for where, key in ((tree, "network_module"), (tree, "train_pipeline")):
         _check_class(path, where, key)
     _check_class(path, pipeline, "text_encoder_module")
@@ -87,8 +94,8 @@ def read_release_config(path: Path) -> tuple[ModelConfig, str | None]:
     stats_dir = pipeline.get(
         "mean_std_dir", _section(path, pipeline, "test_cfg").get("mean_std_dir")
     )
-    if stats_dir is not None and not isinstance(stats_dir, str):
-        raise CheckpointError(f"{path}: mean_std_dir is {stats_dir!r}; allowed: a folder name")
+    if stats_dir is not None and not (isinstance(stats_dir, str) and stats_dir.isprintable()):
+        raise CheckpointError(f"{path}: mean_std_dir is {shown(stats_dir)}; allowed: a folder name")
     return config, stats_dir
 
 
@@ -129,7 +136,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     require_file(path, CheckpointError)
     try:
         tree = yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, UnicodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # odd dates, huge numbers
         raise CheckpointError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise CheckpointError(
@@ -145,7 +152,7 @@ def _section(path: Path, tree: Mapping[str, Any], key: str) -> Mapping[str, Any]
     if section is None:
         return {}
     if not isinstance(section, dict):
-        raise CheckpointError(f"{path}: {key} is {section!r}; allowed: a mapping")
+        raise CheckpointError(f"{path}: {key} is {shown(section)}; allowed: a mapping")
     return section
 
 
@@ -167,18 +174,34 @@ def _warn_unknown(path: Path, tree: Mapping[str, Any]) -> None:
                 )
 
 
+def _warn_absent(path: Path, pipeline: Mapping[str, Any]) -> None:
+    """YAML that was cut short is often still YAML, so what is not there is not passed over."""
+    absent = [key for key in ("train_frames",) if key not in pipeline]
+    absent += [
+        f"{section}.{key}"
+        for section, key in _SAMPLING_KEYS.values()
+        if key not in _section(path, pipeline, section)
+    ]
+    if absent:
+        warnings.warn(
+            f"{path} lacks {', '.join(absent)} under train_pipeline_args, and the released models' "
+            "values are taken; is the file whole?",
+            stacklevel=4,
+        )
+
+
 def _check_class(path: Path, tree: Mapping[str, Any], key: str) -> None:
     value = tree.get(key, _CLASSES[key])
     if value != _CLASSES[key]:
         raise CheckpointError(
-            f"{path}: {key} is {value!r}, a class this project does not have; "
+            f"{path}: {key} is {shown(value)}, a class this project does not have; "
             f"allowed: {_CLASSES[key]}"
         )
 
 
 def _network(path: Path, args: Any) -> NetworkConfig:
     if not isinstance(args, dict):
-        raise CheckpointError(f"{path}: network_module_args is {args!r}; allowed: a mapping")
+        raise CheckpointError(f"{path}: network_module_args is {shown(args)}; allowed: a mapping")
     _refuse_unknown(path, args, "network_module_args", _NETWORK_KEYS)
     for key in ("text_refiner_module", "final_layer_module"):
         _check_class(path, args, key)
@@ -190,7 +213,7 @@ def _network(path: Path, args: Any) -> NetworkConfig:
         allowed = _FIXED.get(key, "silu")
         if value is not None and value != allowed:
             raise CheckpointError(
-                f"{path}: {key} is {value!r} under network_module_args; allowed: {allowed}"
+                f"{path}: {key} is {shown(value)} under network_module_args; allowed: {allowed}"
             )
     fields = {name: args[name] for name in _NETWORK_FIELDS if name in args}
     if fields.get("mask_mode", "none") is None:
@@ -227,7 +250,7 @@ def _pipeline_fields(path: Path, pipeline: Mapping[str, Any]) -> dict[str, Any]:
     text = _section(path, pipeline, "text_encoder_cfg")
     llm_type = text.get("llm_type", "qwen3")
     if llm_type != "qwen3":
-        raise CheckpointError(f"{path}: llm_type is {llm_type!r}; allowed: qwen3")
+        raise CheckpointError(f"{path}: llm_type is {shown(llm_type)}; allowed: qwen3")
     if "max_length_llm" in text:
         tokens = {"max_context_tokens": text["max_length_llm"]}
         fields["text"] = from_mapping(TextConfig, tokens, "text_encoder_cfg")
@@ -235,13 +258,8 @@ def _pipeline_fields(path: Path, pipeline: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampling(path: Path, pipeline: Mapping[str, Any]) -> dict[str, Any]:
-    places = {
-        "num_steps": ("infer_noise_scheduler_cfg", "validation_steps"),
-        "method": ("noise_scheduler_cfg", "method"),
-        "guidance_scale": ("test_cfg", "text_guidance_scale"),
-    }
     found = {}
-    for name, (section, key) in places.items():
+    for name, (section, key) in _SAMPLING_KEYS.items():
         values = _section(path, pipeline, section)
         if key in values:
             found[name] = values[key]

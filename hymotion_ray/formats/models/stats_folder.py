@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hymotion_ray.errors import CheckpointError
-from hymotion_ray.formats.local_file import require_file, require_folder
+from hymotion_ray.formats.local_file import is_named, require_file, require_folder
 from hymotion_ray.formats.models.names import NUM_FEATURES, STAT_NAMES
 
 STATS_FOLDER = "stats"
@@ -35,7 +35,7 @@ def find_stats(folder: Path, named: str | None) -> Path | None:
             )
         elif path.exists():
             return path
-    return folder / STATS_FOLDER if (folder / STATS_FOLDER).exists() else None
+    return folder / STATS_FOLDER if is_named(folder / STATS_FOLDER) else None
 
 
 def choose_stats(

@@ -35,6 +35,7 @@ Tensors = dict[str, torch.Tensor]
 
 _STATE_KEY = "model_state_dict"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_STAT_DTYPES = (*_DTYPES, torch.float64)
 _MOST_LISTED = 10
 # Switches of the config that add tensors, by a part of the tensors' names.
 _SWITCHES = {
@@ -81,14 +82,18 @@ def may_hold_network(path: Path) -> bool:
 
 
 def _only_tensors(state: Mapping[Any, Any], path: Path) -> Tensors:
-    for name, tensor in state.items():
+    named = {str(name): tensor for name, tensor in state.items()}
+    tensors = {n: t for n, t in named.items() if not n.startswith(IGNORED_PREFIXES)}
+    for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise CheckpointError(f"{path}: {name} is a {type(tensor).__name__}, not a tensor")
-    return {
-        str(name): tensor.detach()
-        for name, tensor in state.items()
-        if not str(name).startswith(IGNORED_PREFIXES)
-    }
+        plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+        if not plain:
+            raise CheckpointError(
+                f"{path}: {name} is a sparse, quantised or empty-handed (meta) tensor; allowed: "
+                "plain tensors, saved from the CPU in float32, bfloat16 or float16"
+            )
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 def check_tensors(
@@ -96,7 +101,7 @@ def check_tensors(
 ) -> None:
     """Check names, shapes and dtypes against `config`; only names in `optional` may be absent.
 
-    Raises one `CheckpointError` for all of them. Statistics are checked for presence alone.
+    Raises one `CheckpointError` for all of them. Of statistics, names and dtypes are checked.
     """
     shapes = {PREFIX + name: shape for name, shape in network_shapes(config.network).items()}
     shapes.update(feature_shapes(config.network))
@@ -119,10 +124,11 @@ def check_tensors(
             f"{path} does not fit its config. {'; '.join(p for p in parts if p)}. "
             f"{_cause(tensors, config.network, missing, unexpected)}"
         )
+    dtypes = dict.fromkeys(shapes, _DTYPES) | dict.fromkeys(STAT_NAMES, _STAT_DTYPES)
     odd = [
         f"{n} ({tensors[n].dtype})"
-        for n in shapes
-        if n in tensors and tensors[n].dtype not in _DTYPES
+        for n, allowed in dtypes.items()
+        if n in tensors and tensors[n].dtype not in allowed
     ]
     if odd:
         raise CheckpointError(
