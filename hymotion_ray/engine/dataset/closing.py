@@ -60,12 +60,18 @@ def write_report(store: Store, manifest: Manifest, config: IngestConfig) -> str:
 
 
 def _first(dataset: Dataset, count: int) -> list[ShardClip]:
-    """The first clips, of train if it has any: a fair sample, as shards follow a hash's order."""
+    """The first clips, one a take, of train if it has any: a fair sample, as shards follow a hash's
+    order.
+    """
 
     def clips() -> Iterator[ShardClip]:
+        groups: set[str] = set()
         for split in SPLITS:
             for shard in dataset.shards(split):
-                yield from read_shard(dataset, shard)
+                for clip in read_shard(dataset, shard):
+                    if clip.split_group not in groups:
+                        groups.add(clip.split_group)
+                        yield clip
 
     return list(islice(clips(), count))
 

@@ -1,8 +1,8 @@
 """What one chunk leaves in the scratch folder: its clips, its rejects, and an index of both.
 
 Files of a chunk: `data-NNN.parquet` (shard rows and their feature moments), `samples.parquet` (a
-rejected motion for each reason, for pictures), and last `index.parquet`, one row a clip or reject:
-a chunk is done when its index exists. Ray-free.
+few rejected motions for each reason, for pictures), and last `index.parquet`, one row a clip or
+reject: a chunk is done when its index exists. Ray-free.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PELVIS
 WORK_FOLDER = ".work"
 _FLUSH_BYTES = 24e6
 _GROUP_ROWS = 8
+_SAMPLES = 3
 _MAX_MESSAGE = 2000
 MOMENTS = "moments"
 
@@ -65,13 +66,13 @@ class PartWriter:
     """Writes a chunk's clips as they come, a limited number in memory."""
 
     def __init__(self, store: Store, key: str, *, with_samples: bool) -> None:
-        """key: of the chunk; with_samples: whether to keep one rejected motion a reason."""
+        """key: of the chunk; with_samples: whether to keep rejected motions for pictures."""
         self._store, self._folder = store, part_folder(key)
         self._rows: list[dict[str, Any]] = []
         self._clips: list[ShardClip] = []
         self._moments: list[bytes] = []
         self._num_bytes, self._num_data = 0.0, 0
-        self._samples: dict[str, ShardClip] | None = {} if with_samples else None
+        self._samples: dict[str, list[ShardClip]] | None = {} if with_samples else None
         self.num_accepted = self.num_rejected = self.num_skipped = 0
 
     def add(self, items: Iterable[FitPiece | Rejected]) -> None:
@@ -86,8 +87,8 @@ class PartWriter:
         """Write what is left, then the index, which makes the chunk done."""
         self._flush()
         if self._samples:
-            table = to_table([self._samples[code] for code in sorted(self._samples)])
-            self._write("samples", table)
+            kept = [row for code in sorted(self._samples) for row in self._samples[code]]
+            self._write("samples", to_table(kept))
         self._write("index", pa.Table.from_pylist(self._rows, schema=INDEX))
 
     def _add_piece(self, piece: FitPiece) -> None:
@@ -126,7 +127,9 @@ class PartWriter:
         self.num_skipped += not reject.is_motion
         self.num_rejected += reject.is_motion
         if self._samples is not None and reject.motion is not None:
-            self._samples.setdefault(reject.code, sample_row(reject, reject.motion))
+            kept = self._samples.setdefault(reject.code, [])
+            if len(kept) < _SAMPLES:
+                kept.append(sample_row(reject, reject.motion))
 
     def _flush(self) -> None:
         if not self._clips:
