@@ -81,14 +81,14 @@ def test_plain_rooms_load_no_third_party_package(graph):
     assert _loaded(modules, ["torch", "ray", "numpy", "click", "yaml", "pyarrow"]) == {}
 
 
-def test_maths_rooms_load_no_ray(graph):
-    modules = _modules(graph, "motion", "model", "flow", "text", "formats", "api")
-    assert _loaded(modules, ["ray", "fastapi"]) == {}
-
-
-def test_transformers_come_only_with_a_large_encoder():
-    entries = ["api", "text.load", "text.static", "text.store", "text.rewrite", "formats.motions"]
-    assert _loaded([f"hymotion_ray.{entry}" for entry in entries], ["transformers"]) == {}
+def test_maths_rooms_load_no_ray_and_transformers_only_for_a_large_encoder(graph):
+    large = ["text.context_model", "text.pretrained", "text.vector_model"]
+    late = [f"hymotion_ray.{name}" for name in large]
+    rooms = _modules(graph, "motion", "model", "flow", "text", "formats", "api")
+    modules = [*(name for name in rooms if name not in late), *late]
+    guilty = _loaded(modules, ["ray", "fastapi", "transformers"])
+    assert guilty.pop("transformers", late[0]) == late[0]
+    assert guilty == {}
 
 
 @pytest.mark.parametrize("room", MAY_USE)

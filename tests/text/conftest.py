@@ -11,8 +11,6 @@ from hymotion_ray.config.text import TextPlacement
 from hymotion_ray.text.encoder import TextEncoder
 from hymotion_ray.text.load import load_encoder
 
-ASSETS = Path(__file__).resolve().parents[2] / "hymotion_ray" / "assets" / "tiny"
-
 
 @pytest.fixture(scope="session", params=[1, 4], ids=["1 row", "4 rows"])
 def encoder(request: pytest.FixtureRequest, qwen3: Path, clip: Path) -> TextEncoder:

@@ -190,14 +190,14 @@ def test_a_host_that_is_down_keeps_the_prompts_and_is_soon_left_alone():
     assert sum("was not asked" in d.reason for d in done) == 290
 
 
-@pytest.mark.parametrize("slow", [Answer(wait_s=1.0), Answer(drip=True)])
+@pytest.mark.parametrize("slow", [Answer(wait_s=6.0), Answer(drip=True)])
 def test_a_slow_endpoint_is_given_up(slow, monkeypatch):
     monkeypatch.setattr("hymotion_ray.text.rewrite.NUM_TRIES", 2)
     with serve(lambda *_: slow) as server:
         start = time.monotonic()
-        (done,) = rewriter(server.endpoint, timeout_s=0.2).rewrite(["走路"])
-        assert time.monotonic() - start < 1.5
-    assert done.reason == "the endpoint gave no answer within 0.2 s"
+        (done,) = rewriter(server.endpoint, timeout_s=0.5).rewrite(["走路"])
+        assert time.monotonic() - start < 5
+    assert done.reason == "the endpoint gave no answer within 0.5 s"
     assert len(server.requests) == 2
 
 
