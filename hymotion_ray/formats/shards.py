@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.atomic import Store, open_store
+from hymotion_ray.formats.shard_order import epoch_order, window_order
 from hymotion_ray.formats.shard_table import ShardClip, from_table, open_shard
 from hymotion_ray.motion.features import canonicalise
 from hymotion_ray.motion.skeleton import NUM_JOINTS, PELVIS, Skeleton
@@ -157,7 +158,8 @@ def iter_shards(
             f"window {window}, part {part} of {num_parts}, skip {skip}; allowed: window 1 or more,"
             " part 0 to num_parts - 1, skip 0 or more"
         )
-    shards = epoch_order(dataset.shards(split), seed, epoch)
+    by_name = {shard.name: shard for shard in dataset.shards(split)}
+    shards = [by_name[name] for name in epoch_order(by_name, seed, epoch)]
     by_rows = len(shards) < num_parts
     mine = shards if by_rows else shards[part::num_parts]
     stride, offset = (num_parts, part) if by_rows else (1, 0)
@@ -172,24 +174,6 @@ def iter_shards(
             yield from _shuffled(pending, seed, epoch, number, seen, stride, offset, window)
             pending, number = [], number + 1
     yield from _shuffled(pending, seed, epoch, number, seen, stride, offset, window)
-
-
-def epoch_order(shards: Sequence[ShardInfo], seed: int, epoch: int) -> list[ShardInfo]:
-    """Shards in the order of an epoch: by a hash of seed, epoch and name, so that shards added
-    later leave the others' order as it was.
-    """
-    return sorted(
-        shards, key=lambda s: hashlib.sha256(f"{seed}/{epoch}/{s.name}".encode()).digest()
-    )
-
-
-def window_order(num_clips: int, seed: int, epoch: int, number: int) -> NDArray[np.int64]:
-    """The order of the clips of window `number`: a permutation, from integer arithmetic alone, so
-    that no library's release changes it.
-    """
-    start = hashlib.sha256(f"{seed}/{epoch}/{number}".encode()).digest()
-    keys = np.arange(num_clips, dtype=np.uint64) + np.frombuffer(start[:8], "<u8")
-    return np.argsort(_mixed(keys), kind="stable")
 
 
 def on_skeleton(
@@ -278,15 +262,6 @@ def _shuffled(
         position = number * window + place
         if position >= seen and (position - offset) % stride == 0:
             yield clips[index]
-
-
-def _mixed(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function (Steele, Lea and Flood 2014), a bijection of 64-bit numbers."""
-    with np.errstate(over="ignore"):
-        z = keys * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
 
 
 def _open_verified(dataset: Dataset, shard: ShardInfo) -> pq.ParquetFile:

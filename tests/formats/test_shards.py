@@ -17,6 +17,7 @@ import torch
 
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats import shards as shards_module
+from hymotion_ray.formats.shard_order import epoch_order, window_order
 from hymotion_ray.formats.shard_table import (
     SCHEMA,
     ShardCaption,
@@ -29,14 +30,12 @@ from hymotion_ray.formats.shard_table import (
 from hymotion_ray.formats.shards import (
     ShardInfo,
     check_dataset,
-    epoch_order,
     iter_shards,
     on_skeleton,
     open_dataset,
     read_shard,
     shard_mapping,
     stats_digest,
-    window_order,
 )
 from hymotion_ray.motion.features import canonicalise
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
@@ -222,15 +221,10 @@ def test_every_shard_is_opened_once_and_not_for_clips_already_seen(tmp_path, mon
 
 
 def test_shards_added_later_leave_the_order_of_the_others():
-    def info(name: str) -> ShardInfo:
-        return ShardInfo(
-            name=name, split="train", num_clips=1, num_frames=1, num_bytes=1, sha256=""
-        )
-
-    some = [info(f"shards/train-{k}.parquet") for k in range(20)]
-    more = [info(f"shards/train-{k}x.parquet") for k in range(5)]
+    some = [f"shards/train-{k}.parquet" for k in range(20)]
+    more = [f"shards/train-{k}x.parquet" for k in range(5)]
     before = epoch_order(some, 7, 3)
-    assert [s for s in epoch_order(some + more, 7, 3) if s in some] == before
+    assert [name for name in epoch_order(some + more, 7, 3) if name in some] == before
     assert before != some
 
 

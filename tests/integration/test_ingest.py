@@ -26,7 +26,8 @@ from folder_reader import FolderReader, made_clip
 from hymotion_ray.cli_ingest import ingest
 from hymotion_ray.config.ingest import IngestConfig, ShardConfig, WorkConfig
 from hymotion_ray.engine.dataset import job as job_module
-from hymotion_ray.engine.dataset.job import IngestReport, run_ingest
+from hymotion_ray.engine.dataset.job import run_ingest
+from hymotion_ray.engine.dataset.report import IngestReport
 from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.shards import ShardClip, check_dataset, iter_shards, open_dataset
 from hymotion_ray.formats.sources import to_motion

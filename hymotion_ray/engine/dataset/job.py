@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from hymotion_ray.engine.dataset.pipeline import ChunkTask, clip_pipeline, shard
 from hymotion_ray.engine.dataset.progress import IngestProgress
 from hymotion_ray.engine.dataset.read import ReadStage
 from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand
+from hymotion_ray.engine.dataset.report import IngestReport, count_sources
 from hymotion_ray.engine.dataset.shard import (
     ShardStage,
     WrittenShard,
@@ -49,7 +50,6 @@ from hymotion_ray.engine.dataset.shard import (
     written_shard,
 )
 from hymotion_ray.engine.identity import digest
-from hymotion_ray.engine.progress import duration_words
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 
@@ -58,81 +58,6 @@ SAMPLE_CHUNKS = 128
 come in the order of a hash, so these are a fair sample."""
 SAMPLES_A_REASON = 12
 SUMMARY_FILE = "summary.json"
-
-
-@dataclass
-class IngestReport:
-    """How an ingest ended; what summary.json holds. Counts are those of this run's sources."""
-
-    out: str
-    files: int = 0
-    """Files of the sources, those that are no motion included."""
-    files_read: int = 0
-    """Files that this run read."""
-    files_done: int = 0
-    """Files that an earlier run had read."""
-    accepted: int = 0
-    """Clips of these files in the dataset."""
-    rejected: int = 0
-    """Files, clips and pieces of clips that are not."""
-    rejected_by_reason: dict[str, int] = field(default_factory=dict)
-    skipped: int = 0
-    """Things that never claimed to be motion."""
-    captions: dict[str, Any] = field(default_factory=dict)
-    """Caption files that were read, and what their rows were."""
-    dataset: dict[str, Any] = field(default_factory=dict)
-    """The manifest's counts: all that the folder holds."""
-    seconds: float = 0.0
-    clips_per_s: float = 0.0
-    page: str | None = None
-    stopped: str | None = None
-    """Why the job stopped before its end."""
-
-    @property
-    def exit_code(self) -> int:
-        """0 all accepted, 1 some rejected, 2 every one rejected, 3 stopped."""
-        if self.stopped:
-            return 3
-        if self.rejected:
-            return 1 if self.accepted else 2
-        return 0
-
-    def words(self) -> str:
-        """What the user reads at the end."""
-        if not self.accepted and not self.rejected and not self.stopped:
-            return f"warning: the sources hold no motion ({self.files} files); 0 accepted"
-        lines = [
-            f"{self.accepted} clips accepted, {self.rejected} rejected, of {self.files} files"
-            f" ({self.files_done} read before), in {duration_words(self.seconds)}"
-        ]
-        if self.rejected_by_reason:
-            reasons = sorted(self.rejected_by_reason.items(), key=lambda pair: -pair[1])
-            lines.append("rejected: " + ", ".join(f"{code} {count}" for code, count in reasons))
-        if self.skipped:
-            lines.append(f"no motion, skipped: {self.skipped}")
-        if self.stopped:
-            lines.append(f"stopped: {self.stopped}")
-        return "\n".join([*lines, self.page or self.out])
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "accepted": self.accepted,
-            "rejected": self.rejected,
-            "rejected_by_reason": self.rejected_by_reason,
-            "skipped": self.skipped,
-            "files": self.files,
-            "files_read": self.files_read,
-            "files_done": self.files_done,
-            "captions": self.captions,
-            "dataset": self.dataset,
-            "seconds": round(self.seconds, 3),
-            "clips_per_s": round(self.clips_per_s, 3),
-            "out": self.out,
-            "page": self.page,
-            "stopped": self.stopped,
-            "exit_code": self.exit_code,
-        }
 
 
 def run_ingest(
@@ -170,7 +95,7 @@ def run_ingest(
             report.captions = captions.to_mapping()
         job = Job(config, store, reader, skeleton, settings, files, catalogue, report, say, taken)
         report.dataset = job.run(manifest)["counts"]
-        _count_sources(files, catalogue, report)
+        count_sources(files, catalogue, report)
     if report.dataset["files"] and (report.files_read or _is_stale(store, report)):
         if captions:
             captions.write_rejects(store)
@@ -326,19 +251,6 @@ def _load(store: Store, manifest: Manifest, files: FileList, catalogue: Catalogu
         catalogue.add_earlier_clips(batch.to_pylist())
     for batch in table_batches(store, manifest, "rejects", ["file", "name", "code", "is_motion"]):
         catalogue.add_earlier_rejects(batch.to_pylist())
-
-
-def _count_sources(files: FileList, catalogue: Catalogue, report: IngestReport) -> None:
-    """Counts over this run's sources, whichever run read them."""
-    reasons: Counter[str] = Counter()
-    report.files, report.files_done = files.counts.files, files.counts.done
-    for key, *_ in files.listed():
-        report.accepted += catalogue.num_accepted(key)
-        for code, is_motion in catalogue.reasons(key):
-            reasons[code] += is_motion
-            report.skipped += not is_motion
-    report.rejected = reasons.total()
-    report.rejected_by_reason = {code: n for code, n in sorted(reasons.items()) if n}
 
 
 def _tell_listed(files: FileList, say: Callable[[str], None]) -> None:
