@@ -110,12 +110,19 @@ def open_archive(path: str) -> zipfile.ZipFile:
     if location.is_local:
         status = os.stat(location.path)
         return _local_archive(location.path, status.st_mtime_ns, status.st_size)
-    return zipfile.ZipFile(location.filesystem.open_input_file(location.path))
+    info = location.filesystem.get_file_info(location.path)
+    return _remote_archive(path, info.mtime_ns, info.size)
 
 
 @functools.lru_cache(maxsize=2)
 def _local_archive(path: str, _mtime: int, _size: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
+
+
+@functools.lru_cache(maxsize=2)
+def _remote_archive(path: str, _mtime: int, _size: int) -> zipfile.ZipFile:
+    location = locate(path)
+    return zipfile.ZipFile(location.filesystem.open_input_file(location.path))
 
 
 def too_large_member(member: zipfile.ZipInfo) -> str:
