@@ -21,14 +21,13 @@ from pathlib import Path
 from filelock import FileLock
 
 from hymotion_ray.errors import CheckpointError
-from hymotion_ray.formats.models.hub_transfer import Hub, HubFile
+from hymotion_ray.formats.models.hub_transfer import COMMIT, Hub, HubFile
 from hymotion_ray.formats.models.new_folder import flush_tree
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 _SPEC = re.compile(
     r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<subfolder>[\w./-]+?))?/?(?:@(?P<revision>[\w./-]+))?"
 )
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,8 @@ class HubModel:
         """The model that `hf:OWNER/NAME[/SUBFOLDER][@REVISION]` names, or `CheckpointError`."""
         match = _SPEC.fullmatch(text)
         parts = match.groupdict(default="") if match else {}
-        if not match or ".." in re.split(r"[/@]", text):
+        levels = re.split(r"[/@]", text.removeprefix("hf:"))
+        if not match or {".", ".."} & set(levels):
             raise CheckpointError(
                 f"{text!r} is no model of a hub; allowed: hf:OWNER/NAME, with /SUBFOLDER where the "
                 "repository holds several models, and @REVISION (best a commit)"
@@ -70,7 +70,7 @@ def fetch(
     """The local folder of a hub model, downloaded when the cache lacks it.
 
     What is None comes from the environment. Raises `CheckpointError` when the model is not on the
-    hub, cannot be fetched, does not match the hub's hashes, or is not cached while offline.
+    hub, cannot be fetched or kept, does not match the hub's hashes, or is not cached while offline.
     """
     wanted = HubModel.parse(model)
     root = Path(cache) if cache is not None else default_cache()
@@ -87,9 +87,15 @@ def fetch(
         endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT,
         token or os.environ.get("HF_TOKEN"),
     )
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / ".lock"):
-        return _cached(home, wanted) or _download(hub, wanted, home)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / ".lock"):
+            return _cached(home, wanted) or _download(hub, wanted, home)
+    except OSError as error:
+        raise CheckpointError(
+            f"{model} cannot be kept in the cache {home}: {error}; free some space there, or name "
+            "another folder in HYMOTION_CACHE and run the same command again"
+        ) from error
 
 
 def default_cache() -> Path:
@@ -104,7 +110,7 @@ def _is_offline() -> bool:
 def _cached(home: Path, model: HubModel) -> Path | None:
     """The complete folder of a model, or None."""
     commit = model.revision
-    if not _COMMIT.fullmatch(commit):
+    if not COMMIT.fullmatch(commit):
         reference = _reference(home, model.revision)
         if not reference.exists():
             return None

@@ -7,8 +7,10 @@ Knows the hub's two calls (`/api/models/REPO/revision/REV?blobs=true` and
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
+import re
 import time
 import urllib.parse
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ _TRIES = 5
 _PAUSE_S = 0.5
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 _BLOCK = 1 << 20
+COMMIT = re.compile(r"[0-9a-f]{40}")
+"""What a commit looks like on a hub."""
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -57,6 +61,15 @@ class Hub:
     """A hub at an address, with the right to read given by a token or none."""
 
     def __init__(self, endpoint: str, token: str | None) -> None:
+        """Sends nothing; `CheckpointError` for an endpoint that is no URL."""
+        try:
+            url = httpx.URL(endpoint)
+        except httpx.InvalidURL as error:
+            raise CheckpointError(f"HF_ENDPOINT is {endpoint!r} and no URL: {error}") from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise CheckpointError(
+                f"HF_ENDPOINT is {endpoint!r}; allowed: a URL as in https://huggingface.co"
+            )
         self.endpoint = endpoint.rstrip("/")
         self._headers = {"user-agent": "hymotion-ray"}
         if token:
@@ -71,8 +84,8 @@ class Hub:
                 try:
                     response = client.get(url)
                     _raise_for(response, f"{repo}@{revision}")
-                    return _parse_listing(response.json(), url)
-                except httpx.TransportError as error:
+                    return _parse_listing(response.content, url)
+                except httpx.RequestError as error:
                     self._pause_or_give_up(left, url, error)
         raise AssertionError("the last try returns or raises")
 
@@ -93,7 +106,7 @@ class Hub:
                     self._append(client, url, before, part)
                     if _size(part) < file.size:
                         raise httpx.RemoteProtocolError("the server closed before the end")
-                except httpx.TransportError as error:
+                except httpx.RequestError as error:
                     left = _TRIES - 1 if _size(part) > before else left - 1
                     self._pause_or_give_up(left, url, error)
         _check(part, file, url)
@@ -140,8 +153,9 @@ def _raise_for(response: httpx.Response, what: str) -> None:
     raise CheckpointError(f"{what} at {response.url}: HTTP {code}, {advice}")
 
 
-def _parse_listing(listing: Any, url: str) -> tuple[str, list[HubFile]]:
+def _parse_listing(content: bytes, url: str) -> tuple[str, list[HubFile]]:
     try:
+        listing: Any = json.loads(content)
         files = [
             HubFile(
                 name=entry["rfilename"],
@@ -151,8 +165,11 @@ def _parse_listing(listing: Any, url: str) -> tuple[str, list[HubFile]]:
             )
             for entry in listing["siblings"]
         ]
-        return str(listing["sha"]), files
-    except (KeyError, TypeError, ValueError) as error:
+        commit = str(listing["sha"])
+        if not COMMIT.fullmatch(commit):  # it becomes the name of a folder
+            raise ValueError(f"its commit is {commit[:80]!r}")
+        return commit, files
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{url} did not answer like a Hugging Face hub ({error!r}); check HF_ENDPOINT"
         ) from error

@@ -229,6 +229,9 @@ def test_the_token_is_sent(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> Non
         ("hf:someone", "is no model of a hub; allowed: hf:OWNER/NAME"),
         ("hf:someone/motion/../x", "is no model of a hub"),
         ("hf:someone/motion@../x", "is no model of a hub"),
+        ("hf:../motion", "is no model of a hub"),
+        ("hf:./.", "is no model of a hub"),
+        ("hf:https://huggingface.co/someone/motion", "is no model of a hub"),
     ],
 )
 def test_names_that_are_no_model(hub: StandIn, model: str, match: str) -> None:
@@ -243,10 +246,26 @@ def test_a_listing_that_leaves_its_folder_is_refused(hub: StandIn) -> None:
         fetch("hf:someone/motion")
 
 
-def test_an_answer_that_is_no_hub(hub: StandIn) -> None:
-    hub.listing = lambda: {"hello": 1}  # type: ignore[method-assign]
+@pytest.mark.parametrize(
+    "listing",
+    [{"hello": 1}, [], {"sha": "../../evil", "siblings": []}, {"sha": COMMIT, "siblings": [3]}],
+)
+def test_an_answer_that_is_no_hub(hub: StandIn, listing: object) -> None:
+    hub.listing = lambda: listing  # type: ignore[method-assign, assignment, return-value]
     with pytest.raises(CheckpointError, match="did not answer like a Hugging Face hub"):
         fetch(MODEL)
+
+
+@pytest.mark.parametrize("endpoint", ["x", "huggingface.co", "ftp://host", "http://[", "http://"])
+def test_an_endpoint_that_is_no_url(tmp_path: Path, endpoint: str) -> None:
+    with pytest.raises(CheckpointError, match="HF_ENDPOINT is"):
+        fetch(MODEL, cache=tmp_path, endpoint=endpoint, offline=False)
+
+
+def test_a_cache_that_cannot_be_written_names_the_setting(hub: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CheckpointError, match=r"cannot be kept in the cache .*HYMOTION_CACHE"):
+        fetch(MODEL, cache=tmp_path / "file")
 
 
 def test_offline_without_a_cache_says_so(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
