@@ -256,7 +256,7 @@ def test_an_answer_that_is_no_hub(hub: StandIn, listing: object) -> None:
         fetch(MODEL)
 
 
-@pytest.mark.parametrize("endpoint", ["x", "huggingface.co", "ftp://host", "http://[", "http://"])
+@pytest.mark.parametrize("endpoint", ["x", "huggingface.co", "ftp://host", "http://"])
 def test_an_endpoint_that_is_no_url(tmp_path: Path, endpoint: str) -> None:
     with pytest.raises(CheckpointError, match="HF_ENDPOINT is"):
         fetch(MODEL, cache=tmp_path, endpoint=endpoint, offline=False)
