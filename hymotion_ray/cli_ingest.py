@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import click
 
-from hymotion_ray.cli_options import Command, read_config_file
+from hymotion_ray.cli_options import Command, config_option, print_json, say
 
 
 @click.command(cls=Command)
 @click.argument("sources", nargs=-1, required=True)
 @click.option("--out", required=True, help="Output folder or URL; the same folder again resumes.")
 @click.option("--captions", help="Captions for the files of SRC: CSV, HumanML3D texts or BABEL.")
+@click.option("--chunk-keys", help="YAML or JSON file that names the fields of .pt chunk files.")
 @click.option("--licence", default="unknown", help="Licence of clips whose source does not say.")
 @click.option(
     "--set",
@@ -27,14 +27,7 @@ from hymotion_ray.cli_options import Command, read_config_file
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
 @click.option("--dry-run", is_flag=True, help="List and check everything, print counts, stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False),
-    is_eager=True,
-    expose_value=False,
-    callback=read_config_file,
-    help="YAML or JSON file with values for these options (long names); the command line wins.",
-)
+@config_option
 def ingest(dry_run: bool, as_json: bool, **options: Any) -> None:
     """Turn motion collections into shards to train on.
 
@@ -47,14 +40,14 @@ def ingest(dry_run: bool, as_json: bool, **options: Any) -> None:
     if dry_run:
         from hymotion_ray.engine.dataset.dry_run import describe
 
-        described = describe(config, _say)
-        _print(described)
+        described = describe(config, say)
+        print_json(described)
         sys.exit(described["exit_code"])
     from hymotion_ray.engine.dataset.job import run_ingest
 
-    report = run_ingest(config, _say)
+    report = run_ingest(config, say)
     if as_json:
-        _print(report.to_mapping())
+        print_json(report.to_mapping())
     else:
         click.echo(report.words())
     sys.exit(report.exit_code)
@@ -69,11 +62,3 @@ def ingest_config(options: dict[str, Any]) -> Any:
     assignments = values.pop("assignments")
     work = WorkConfig(num_readers=values.pop("num_readers"))
     return override(IngestConfig(**values, work=work), assignments)
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
-
-
-def _print(mapping: dict[str, Any]) -> None:
-    click.echo(json.dumps(mapping, indent=1, ensure_ascii=False))

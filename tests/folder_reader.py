@@ -23,7 +23,7 @@ class FolderReader:
 
     Words, one after another. A number: that synthetic clip; `m` and a number: its mirror image;
     `raise`, `exit`, `refuse`, `kill`, `hang`: that fault; `part`: a reject of its own; `still`,
-    `nan`: a clip that a gate holds back; `slow`: half a second.
+    `nan`: a clip that a gate holds back; `slow`: a fifth of a second.
     """
 
     hang_s: float = 3600.0
@@ -53,7 +53,7 @@ class FolderReader:
         elif word in ("still", "nan"):
             yield _spoiled(made_clip(1, file.name), word)
         elif word == "slow":
-            time.sleep(0.5)
+            time.sleep(0.2)
         elif word == "raise":
             raise ValueError("cannot read this")
         elif word == "refuse":

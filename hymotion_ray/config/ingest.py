@@ -153,6 +153,8 @@ class IngestConfig:
     """Output folder or URL."""
     captions: str | None = None
     """Captions file that goes with the sources; those found among them are read too."""
+    chunk_keys: str | None = None
+    """YAML or JSON file that names the fields of `.pt` chunk files; None: the names in use."""
     licence: str = "unknown"
     """Licence of clips whose source does not say, or says that it is unknown."""
     gates: GateConfig = field(default_factory=GateConfig)

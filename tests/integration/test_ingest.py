@@ -311,7 +311,7 @@ run_ingest(config, print, FolderReader())
 
 def test_a_killed_driver_leaves_what_an_unbroken_run_does(ray, tmp_path: Path) -> None:
     """Killed in its second round: the first is committed, of the second some parts are there."""
-    source = write(tmp_path / "moves", {f"t{k}.clip": f"slow {k} slow" for k in range(8)})
+    source = write(tmp_path / "moves", {f"t{k}.clip": f"slow {k}" for k in range(8)})
     out = tmp_path / "out"
     folder = tempfile.mkdtemp(prefix="hmk", dir="/tmp")
     code = DRIVER.format(tests=str(Path(__file__).parent.parent), source=str(source), out=str(out))

@@ -13,7 +13,7 @@ from hymotion_ray.engine.dataset.captions import read_captions
 from hymotion_ray.engine.dataset.folder import existing_settings, folder_settings, require_same
 from hymotion_ray.engine.dataset.listing import FileList
 from hymotion_ray.engine.dataset.manifest import read_manifest, table_batches
-from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand
+from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand, read_chunk_keys
 from hymotion_ray.formats.atomic import open_store
 from hymotion_ray.motion.skeleton import generic_skeleton
 
@@ -28,7 +28,9 @@ def describe(
     captions = None
     if reader is None:
         captions = read_captions(config.captions, config.sources, say)
-        reader = CollectionReader(captions.index if captions else None)
+        reader = CollectionReader(
+            captions.index if captions else None, read_chunk_keys(config.chunk_keys)
+        )
     earlier = existing_settings(store)
     if earlier is not None:
         require_same(store, earlier, folder_settings(config, reader, generic_skeleton()))

@@ -41,7 +41,7 @@ from hymotion_ray.engine.dataset.part import WORK_FOLDER, done_chunks, read_inde
 from hymotion_ray.engine.dataset.pipeline import ChunkTask, clip_pipeline, shard_pipeline
 from hymotion_ray.engine.dataset.progress import IngestProgress
 from hymotion_ray.engine.dataset.read import ReadStage
-from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand
+from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand, read_chunk_keys
 from hymotion_ray.engine.dataset.report import IngestReport, count_sources
 from hymotion_ray.engine.dataset.shard import (
     ShardStage,
@@ -72,7 +72,9 @@ def run_ingest(
     captions = None
     if reader is None:
         captions = read_captions(config.captions, config.sources, say)
-        reader = CollectionReader(captions.index if captions else None)
+        reader = CollectionReader(
+            captions.index if captions else None, read_chunk_keys(config.chunk_keys)
+        )
     skeleton = generic_skeleton()
     earlier = existing_settings(store)
     settings = folder_settings(config, reader, skeleton)

@@ -11,8 +11,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import yaml
+
+from hymotion_ray.config.fields import from_mapping
+from hymotion_ray.errors import InputError, OutputError
+from hymotion_ray.formats.atomic import read_bytes
 from hymotion_ray.formats.sources import (
     CaptionIndex,
+    ChunkKeys,
     SourceClip,
     SourceFile,
     SourceReject,
@@ -37,8 +43,10 @@ class Reader(Protocol):
 class CollectionReader:
     """Reads motion collections, with the captions that belong to their files."""
 
-    def __init__(self, captions: CaptionIndex | None = None) -> None:
-        self._captions = captions
+    def __init__(
+        self, captions: CaptionIndex | None = None, chunk_keys: ChunkKeys | None = None
+    ) -> None:
+        self._captions, self._chunk_keys = captions, chunk_keys
 
     def list(self, root: str) -> Iterator[SourceFile]:
         """Files below a path or URL."""
@@ -46,11 +54,25 @@ class CollectionReader:
 
     def read(self, file: SourceFile) -> Iterator[SourceClip | SourceReject]:
         """Clips and rejects of one file."""
-        return read_source(file, captions=self._captions)
+        return read_source(file, captions=self._captions, chunk_keys=self._chunk_keys)
 
     def describe(self) -> dict[str, str | None]:
         """Nothing: captions may be others in a later run, clips keep those that they had."""
         return {}
+
+
+def read_chunk_keys(path: str | None) -> ChunkKeys | None:
+    """The key map of a YAML or JSON file: lists of names by field; None without a path.
+
+    Raises `InputError` when the file cannot be read, `ConfigError` for a field that is unknown.
+    """
+    if path is None:
+        return None
+    try:
+        values = yaml.safe_load(read_bytes(path))
+    except (OutputError, yaml.YAMLError) as error:
+        raise InputError(f"{path} is no YAML or JSON file of chunk keys: {error}") from error
+    return from_mapping(ChunkKeys, values, path)
 
 
 def expand(sources: Sequence[str]) -> list[str]:

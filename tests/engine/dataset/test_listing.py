@@ -6,11 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from hymotion_ray.config.ingest import WorkConfig
 from hymotion_ray.engine.dataset.listing import FileList, WorkChunk
-from hymotion_ray.engine.dataset.reader import CollectionReader, expand
-from hymotion_ray.errors import InputError
+from hymotion_ray.engine.dataset.reader import CollectionReader, expand, read_chunk_keys
+from hymotion_ray.errors import ConfigError, InputError
+from hymotion_ray.formats.sources import SourceReject
 
 
 @pytest.fixture
@@ -128,3 +130,20 @@ def test_names_that_are_no_utf8_can_be_kept(listed, tmp_path):
     ((key,),) = keys(files)
     assert key == "odd/caf\\udce9.clip"
     assert WorkChunk.from_json("k", next(files.rounds(WorkConfig(), "s"))[0].to_json()).files
+
+
+def test_chunk_files_of_other_names_are_read_with_a_key_map(tmp_path):
+    clips = [{"my_pose": torch.zeros(40, 66), "my_trans": torch.zeros(40, 3), "rate": 30.0}]
+    torch.save(clips, tmp_path / "chunk.pt")
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("poses: [my_pose]\ntrans: [my_trans]\nfps: [rate]\nup: y\n")
+    (file,) = [f for f in CollectionReader().list(str(tmp_path)) if f.kind == "torch"]
+    (refused,) = CollectionReader().read(file)
+    assert isinstance(refused, SourceReject)
+    (clip,) = CollectionReader(chunk_keys=read_chunk_keys(str(keys))).read(file)
+    assert clip.num_frames == 40
+    keys.write_text("posess: [a]")
+    with pytest.raises(ConfigError, match="poses"):
+        read_chunk_keys(str(keys))
+    with pytest.raises(InputError, match="nowhere"):
+        read_chunk_keys(str(tmp_path / "nowhere.yaml"))
