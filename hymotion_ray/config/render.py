@@ -59,6 +59,8 @@ class ResourceConfig:
     """Threads of a sampler on CPU."""
     rows: int | None = None
     """Clips a sampler call; None: by device."""
+    prices: tuple[str, ...] = ()
+    """Price of an hour of a GPU as KIND=AMOUNT, KIND a part of its name: A100=3.2."""
 
     def __post_init__(self) -> None:
         for name in ("num_samplers", "num_encoders", "cpu_threads", "rows"):
@@ -67,6 +69,19 @@ class ResourceConfig:
         for name in ("sampler_gpus", "encoder_gpus"):
             value = getattr(self, name)
             require(value is None or 0 <= value <= 1, f"resources.{name}", value, "0 to 1")
+        for price in self.prices:
+            require(
+                re.fullmatch(r"[^=]+=\d+(\.\d+)?", price) is not None,
+                "resources.prices",
+                price,
+                "KIND=AMOUNT such as A100=3.2",
+            )
+
+    @property
+    def price_of(self) -> dict[str, float]:
+        """The prices by kind."""
+        pairs = (price.split("=") for price in self.prices)
+        return {kind: float(amount) for kind, amount in pairs}
 
 
 @dataclass(frozen=True, kw_only=True)

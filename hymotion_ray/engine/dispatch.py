@@ -15,7 +15,7 @@ moves) ends the run with an error that says so. Knows nothing of what the stages
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,9 +24,11 @@ import ray.exceptions
 
 from hymotion_ray.engine.nodes import Node, living_nodes
 from hymotion_ray.engine.piece import LOSSES_OF_A_CHUNK, Piece, after_error, after_kill
-from hymotion_ray.engine.pool import Assignment, Pool, Sign, Step, Worker
+from hymotion_ray.engine.pool import Pool, Step
 from hymotion_ray.engine.runner import Failure, Receipt
 from hymotion_ray.engine.stage import Chunk
+from hymotion_ray.engine.whereabouts import where
+from hymotion_ray.engine.worker import Assignment, Sign, Worker
 from hymotion_ray.errors import ClusterError, HyMotionError, OutputError
 
 FAILED_SETUPS = 3
@@ -64,6 +66,10 @@ class Dispatcher:
     mishaps: Mishaps = field(default_factory=Mishaps)
 
     def __post_init__(self) -> None:
+        self.stage_seconds: Counter[str] = Counter()
+        """Seconds that processes spent in each stage."""
+        self.ended: list[tuple[str, Worker]] = []
+        """The processes there were at the end, with their kinds."""
         self._last = len(self.steps) - 1
         self.pools = [Pool(s, is_last=k == self._last) for k, s in enumerate(self.steps)]
         self._queues: list[deque[Piece]] = [deque() for _ in self.steps]
@@ -99,6 +105,19 @@ class Dispatcher:
     def workers(self) -> list[Worker]:
         """All processes there are."""
         return [worker for pool in self.pools for worker in pool.workers]
+
+    def busy_shares(self) -> dict[str, float]:
+        """Of each step, the share of time that its processes had work at hand; after the end."""
+        uses = {pool.step.name: pool.use for pool in self.pools}
+        return {name: use.busy_s / use.ready_s for name, use in uses.items() if use.ready_s}
+
+    def gpu_seconds(self) -> dict[str, float]:
+        """Seconds times shares of GPUs, by kind; after the end."""
+        total: dict[str, float] = {}
+        for pool in self.pools:
+            for kind, seconds in pool.use.gpu_s.items():
+                total[kind] = total.get(kind, 0.0) + seconds
+        return total
 
     def running(self) -> list[Chunk]:
         """The chunks that processes work on now."""
@@ -195,7 +214,7 @@ class Dispatcher:
         self._progress_at = time.monotonic()
         if ref == worker.ready:
             worker.ready, worker.hello, pool.failed_setups = None, answer, 0
-            worker.last_sign = self._progress_at
+            worker.last_sign = worker.ready_at = self._progress_at
             return None
         return self._returned(pool, worker, worker.take(ref), answer)
 
@@ -203,6 +222,7 @@ class Dispatcher:
         self, pool: Pool, worker: Worker, task: Assignment, receipt: Receipt
     ) -> Receipt | None:
         piece, failure = task.piece, receipt.failure
+        self.stage_seconds.update(receipt.seconds)
         if failure is not None:
             self._failed(pool, worker, piece, failure)
             return None
@@ -316,7 +336,13 @@ class Dispatcher:
 
     def _end_all(self) -> None:
         """End every process and wait until they are gone, so that none writes after this."""
-        ended = [worker for pool in self.pools for worker in list(pool.workers)]
+        ended = self.workers
+        self.ended = [
+            (f"{pool.step.name} on {worker.hello.kind}", worker)
+            for pool in self.pools
+            for worker in pool.workers
+            if worker.hello is not None
+        ]
         for pool in self.pools:
             for worker in list(pool.workers):
                 pool.end(worker)
@@ -389,31 +415,14 @@ class Dispatcher:
             if worker.tasks:
                 self._progress_at = worker.last_sign
 
+    def _where(self) -> str:
+        return where(self.pools, self._queues, self._nodes)
+
     def _tell_waiting(self) -> None:
         for pool, queue in zip(self.pools, self._queues, strict=True):
             if queue and not pool.ready and pool.step.name not in self._told:
                 self._told.add(pool.step.name)
                 self.say(f"still waiting: {self._where()}")
-
-    def _where(self) -> str:
-        """Where the work stands, for whoever wonders why nothing moves."""
-        words = []
-        for pool, queue in zip(self.pools, self._queues, strict=True):
-            step, num_held = pool.step, sum(len(w.tasks) for w in pool.workers)
-            if queue and not pool.ready:
-                words.append(
-                    f"{len(queue)} chunks wait for a {step.name} process; {len(pool.workers)} are"
-                    f" loading or find no place ({_asks(step)} each)"
-                )
-            elif queue or num_held:
-                words.append(f"{step.name} holds {num_held} chunks, {len(queue)} wait for it")
-        has = ", ".join(f"{n.num_cpus:g} CPUs and {n.num_gpus:g} GPUs" for n in self._nodes[:20])
-        return f"{'; '.join(words) or 'no chunk is under way'}; the nodes have {has or 'nothing'}"
-
-
-def _asks(step: Step) -> str:
-    asked = {"CPU": step.num_cpus, "GPU": step.num_gpus, **step.resources}
-    return ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount)
 
 
 def _short(error: BaseException) -> str:

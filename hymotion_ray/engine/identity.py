@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def digest(fields: Mapping[str, Any]) -> str:
     """A 32-character name of the given JSON-ready fields: equal fields, equal name."""
@@ -31,7 +33,7 @@ class PromptIdentity:
         guidance_scale: float,
     ) -> None:
         shared = [folder_identity, text, num_frames, num_steps, float(guidance_scale)]
-        self._shared = hashlib.sha256(json.dumps(shared, separators=(",", ":")).encode())
+        self._shared = hashlib.sha256(_compact(shared).encode())
 
     def of(self, noise_seeds: Sequence[int]) -> bytes:
         """The 16 bytes of one clip. `noise_seeds` are the candidates of which the best is kept."""

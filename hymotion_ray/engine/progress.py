@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 _WINDOW_S = 120.0
+_RARELY_AFTER = ((3600.0, 60.0), (300.0, 20.0))
+"""Seconds into a job after which lines come at least so many seconds apart."""
 
 
 @dataclass
@@ -54,15 +56,21 @@ class JobProgress:
         """Count finished items and show them when it is time."""
         self.done += num_done
         self.failed += num_failed
-        self.by_device[device] += num_done
+        if num_done:
+            self.by_device[device] += num_done
         now = time.monotonic()
         self._recent.append((now, self.done))
         while self._recent and now - self._recent[0][0] > _WINDOW_S:
             self._recent.popleft()
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self.done + self.failed, words=self.words())
-        elif now - self._last_line >= self.log_every_s:
+        elif now - self._last_line >= self._line_every_s:
             self._line()
+
+    @property
+    def _line_every_s(self) -> float:
+        rarely = [every for after, every in _RARELY_AFTER if self.seconds > after]
+        return max(self.log_every_s, *rarely[:1], 0.0)
 
     @property
     def seconds(self) -> float:
@@ -85,6 +93,9 @@ class JobProgress:
         if self.rate:
             left = (self.total - self.done - self.failed) / self.rate
             parts += [f"{self.rate:.1f} clips/s", f"{duration_words(left)} left"]
+        if len(self.by_device) > 1:
+            shares = [f"{n} {100 * k / self.done:.0f} %" for n, k in self.by_device.most_common()]
+            parts.append(" + ".join(shares))
         return ", ".join(parts)
 
     def _line(self) -> None:

@@ -83,5 +83,5 @@ def two_steps(folder: Path, seconds: float = 0.0, workers: int = 1) -> list[Step
 
 
 def one_step(folder: Path, workers: int = 1) -> list[Step]:
-    """One step of two stages."""
-    return [Step(name="work", stages=(Pass(), Write(str(folder))), size=fixed(workers))]
+    """One step of two stages, whose processes hold one chunk at a time."""
+    return [Step(name="work", stages=(Pass(), Write(str(folder))), size=fixed(workers), depth=1)]

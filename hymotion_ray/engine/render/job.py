@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from hymotion_ray.config.render import RenderConfig
@@ -15,8 +15,8 @@ from hymotion_ray.engine.lease import Lease, LeaseCheck
 from hymotion_ray.engine.manifest import remove_replaced
 from hymotion_ray.engine.nodes import living_nodes
 from hymotion_ray.engine.pool import Step
-from hymotion_ray.engine.progress import JobProgress
 from hymotion_ray.engine.render.closing import Merger, close_folder
+from hymotion_ray.engine.render.compute import Computation
 from hymotion_ray.engine.render.extend import export_missing
 from hymotion_ray.engine.render.folder import (
     Folder,
@@ -34,7 +34,7 @@ from hymotion_ray.engine.render.rewrite import RewriteStage
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.suspects import Suspects
 from hymotion_ray.engine.worklist import Worklist
-from hymotion_ray.errors import ClusterError, OutputError
+from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.motions import check_formats
 from hymotion_ray.motion.decode import Decoder
@@ -170,41 +170,13 @@ class Job:
             stall_s=self.config.stall_s,
             on_suspect=lambda piece: self._suspects.add(piece.chunk.column("identity")),
         )
-        self.lease.tell(lambda: _identities_at_work(dispatcher))
-        try:
-            with JobProgress(total=self.report.counts.new) as progress:
-                self._follow(dispatcher, stages, progress)
-        except (ClusterError, OutputError) as error:
-            self.report.stopped = (
-                f"{error}. Finished clips are safe; run the same command again to go on"
-            )
-        self.report.mishaps = asdict(dispatcher.mishaps)
-
-    def _follow(self, dispatcher: Dispatcher, stages: StageSettings, progress: JobProgress) -> None:
-        budget = self.config.failure_budget(self.report.counts.asked)
-        chunks = self.worklist.chunks(stages.grid, self.model.config.train_frames)
-        try:
-            for receipt in dispatcher.run(chunks, self.worklist.suspects()):
-                assert receipt.finished is not None, "the last step says what it finished"
-                (finished,) = receipt.finished.to_pylist()
-                self._merger.add(finished["chunk"])
-                progress.update(finished["num_done"], finished["num_failed"], finished["device"])
-                if finished["error"] and progress.failed <= 5:
-                    self.say(f"failed: {finished['error']}")
-                if self.lease.lost:
-                    raise OutputError(f"another driver has taken over {self.store.url('')}")
-                if budget is not None and progress.failed > budget:
-                    self.report.stopped = (
-                        f"{progress.failed} items failed, more than --max-failures"
-                        f" {self.config.max_failures}; see failures.jsonl, mend the cause and run"
-                        " the same command again"
-                    )
-                    break
-        finally:
-            self.report.done += progress.done
-            self.report.failed += progress.failed
-            self.report.seconds = progress.seconds
-            self.report.by_device = dict(progress.by_device)
+        computation = Computation(
+            self.config, self.store, dispatcher, self.lease, self._merger, self.report, self.say
+        )
+        computation.run(
+            self.worklist.chunks(stages.grid, self.model.config.train_frames),
+            self.worklist.suspects(),
+        )
 
     def _close(self) -> None:
         if self.lease.is_takeover or any(self.report.mishaps.values()):
@@ -216,11 +188,6 @@ class Job:
             if not self.report.stopped:
                 raise
             self.say(f"the folder could not be closed: {error}")
-
-
-def _identities_at_work(dispatcher: Dispatcher) -> list[str]:
-    chunks = dispatcher.running()
-    return [identity for chunk in chunks for identity in chunk.column("identity")]
 
 
 def _cluster_words(cluster: ClusterInfo, num_work: int, stages: StageSettings) -> str:

@@ -26,6 +26,12 @@ class JobReport:
     """Seconds that processes spent in each stage."""
     mishaps: dict[str, int] = field(default_factory=dict)
     """Processes that were killed, hung, or lost with their node."""
+    busy: dict[str, float] = field(default_factory=dict)
+    """Share of their time that the processes of each step had work at hand."""
+    gpu_seconds: dict[str, float] = field(default_factory=dict)
+    """GPU time by kind, shares of GPUs counted as such."""
+    cost: float | None = None
+    """Price of the GPU time, where prices are known."""
     page: str | None = None
     stopped: str | None = None
     """Why the job stopped before its end."""
@@ -80,6 +86,9 @@ class JobReport:
             "clips_per_s": round(self.done / self.seconds, 3) if self.seconds else 0.0,
             "by_device": self.by_device,
             "stage_seconds": {name: round(s, 3) for name, s in self.stage_seconds.items()},
+            "busy": {name: round(share, 3) for name, share in self.busy.items()},
+            "gpu_seconds": {kind: round(s, 1) for kind, s in self.gpu_seconds.items()},
+            "cost": None if self.cost is None else round(self.cost, 2),
             "processes": self.mishaps,
             "out": self.out,
             "page": self.page,

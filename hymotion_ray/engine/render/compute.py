@@ -1,0 +1,96 @@
+"""The part of a render job that computes: chunks through the dispatcher, with all who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+from hymotion_ray.config.render import RenderConfig
+from hymotion_ray.engine.balance import cost, laggards, waiting_words
+from hymotion_ray.engine.dispatch import Dispatcher
+from hymotion_ray.engine.gpu_watch import GpuWatch
+from hymotion_ray.engine.lease import Lease
+from hymotion_ray.engine.progress import JobProgress
+from hymotion_ray.engine.render.closing import Merger
+from hymotion_ray.engine.render.report import JobReport
+from hymotion_ray.engine.runner import Receipt
+from hymotion_ray.engine.stage import Chunk
+from hymotion_ray.errors import ClusterError, OutputError
+from hymotion_ray.formats.atomic import Store
+
+_TOLD_FAILURES = 5
+
+
+@dataclass
+class Computation:
+    """Runs a dispatcher to its end, or to the end of the failure budget; fills in the report."""
+
+    config: RenderConfig
+    store: Store
+    dispatcher: Dispatcher
+    lease: Lease
+    merger: Merger
+    report: JobReport
+    say: Callable[[str], None]
+
+    def run(self, chunks: Iterator[Chunk], suspects: Iterator[Chunk]) -> None:
+        """Compute `chunks`, then `suspects`. What stops that stands in the report."""
+        self.lease.tell(self._identities_at_work)
+        progress = JobProgress(total=self.report.counts.new)
+        try:
+            with ExitStack() as stack:
+                if any(step.num_gpus for step in self.dispatcher.steps):
+                    stack.enter_context(GpuWatch(lambda: self.dispatcher.workers, self._save_gpus))
+                stack.enter_context(progress)
+                for receipt in self.dispatcher.run(chunks, suspects):
+                    self._take(receipt, progress)
+                    if self._is_hopeless(progress):
+                        break
+        except (ClusterError, OutputError) as error:
+            self.report.stopped = (
+                f"{error}. Finished clips are safe; run the same command again to go on"
+            )
+        finally:
+            self._sum_up(progress)
+
+    def _take(self, receipt: Receipt, progress: JobProgress) -> None:
+        assert receipt.finished is not None, "the last step says what it finished"
+        (finished,) = receipt.finished.to_pylist()
+        self.merger.add(finished["chunk"])
+        progress.update(finished["num_done"], finished["num_failed"], finished["device"])
+        if finished["error"] and progress.failed <= _TOLD_FAILURES:
+            self.say(f"failed: {finished['error']}")
+        if self.lease.lost:
+            raise OutputError(f"another driver has taken over {self.store.url('')}")
+
+    def _is_hopeless(self, progress: JobProgress) -> bool:
+        budget = self.config.failure_budget(self.report.counts.asked)
+        if budget is None or progress.failed <= budget:
+            return False
+        self.report.stopped = (
+            f"{progress.failed} items failed, more than --max-failures {self.config.max_failures};"
+            " see failures.jsonl, mend the cause and run the same command again"
+        )
+        return True
+
+    def _sum_up(self, progress: JobProgress) -> None:
+        report, dispatcher = self.report, self.dispatcher
+        report.done += progress.done
+        report.failed += progress.failed
+        report.seconds = progress.seconds
+        report.by_device = dict(progress.by_device)
+        report.mishaps = asdict(dispatcher.mishaps)
+        report.stage_seconds = dict(dispatcher.stage_seconds)
+        report.busy = dispatcher.busy_shares()
+        report.gpu_seconds = dispatcher.gpu_seconds()
+        report.cost = cost(report.gpu_seconds, self.config.resources.price_of)
+        sentences = [*laggards(dispatcher.ended), waiting_words(report.busy)]
+        for sentence in filter(None, sentences):
+            self.say(sentence)
+
+    def _identities_at_work(self) -> list[str]:
+        return [i for chunk in self.dispatcher.running() for i in chunk.column("identity")]
+
+    def _save_gpus(self, data: bytes) -> None:
+        self.store.write_bytes("gpu.csv", data)
