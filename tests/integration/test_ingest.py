@@ -364,3 +364,25 @@ def test_a_pass_over_the_data_gives_every_clip_once_in_another_order_each_epoch(
     orders = [[c.clip_id for c in iter_shards(out, "train", epoch=e)] for e in range(3)]
     assert len({tuple(order) for order in orders}) == 3
     assert len({frozenset(Counter(order).items()) for order in orders}) == 1
+
+
+@pytest.mark.slow
+def test_the_sample_collections_are_ingested_or_rejected_for_named_reasons(
+    ray, shared: Path, tmp_path: Path
+) -> None:
+    config = IngestConfig(
+        sources=(str(shared / "corpus"), str(shared / "motions")),
+        out=str(tmp_path / "out"),
+        work=WorkConfig(num_readers=2, chunk_files=4),
+    )
+    report = run_ingest(config, lambda line: None)
+    assert report.exit_code == 1
+    assert report.accepted > 100
+    assert not {"reader_died", "unusable", "damaged", "name_taken"} & set(report.rejected_by_reason)
+    assert report.captions["outside"] == report.captions["unreadable"] == 0
+    told = {r["file"] for r in table(tmp_path / "out", "rejects")}
+    told |= {r["file"] for r in table(tmp_path / "out", "clips")}
+    assert told == {r["key"] for r in table(tmp_path / "out", "files")}
+    falls = [r["fall"] for r in table(tmp_path / "out", "clips") if r["fall"] is not None]
+    assert len(falls) >= 5
+    assert np.median(falls) == pytest.approx(1.0, abs=0.2)
