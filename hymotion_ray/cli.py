@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,14 @@ import click
 
 from hymotion_ray import __version__
 from hymotion_ray.cli_ingest import ingest
-from hymotion_ray.cli_options import Command, comma_list, read_config_file, seed_list
+from hymotion_ray.cli_options import (
+    Command,
+    comma_list,
+    config_option,
+    print_json,
+    say,
+    seed_list,
+)
 from hymotion_ray.errors import HyMotionError
 
 
@@ -39,16 +45,6 @@ def main() -> None:
     Exit codes: 0 all done; 1 finished, but some items were rejected or failed; 2 bad arguments or
     input, nothing started; 3 the cluster or the model could not serve.
     """
-
-
-config_option = click.option(
-    "--config",
-    type=click.Path(dir_okay=False),
-    is_eager=True,
-    expose_value=False,
-    callback=read_config_file,
-    help="YAML or JSON file with values for these options (long names); the command line wins.",
-)
 
 
 @main.command()
@@ -117,13 +113,13 @@ def render(dry_run: bool, as_json: bool, **options: Any) -> None:
     if dry_run:
         from hymotion_ray.engine.render.dry_run import describe
 
-        described = describe(config, _say)
+        described = describe(config, say)
         _print(described, as_json)
         sys.exit(described["exit_code"])
     from hymotion_ray.engine.render.job import run_job
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
-        report = run_job(config, _say)
+        report = run_job(config, say)
     _print(report.to_mapping(), as_json, report.words)
     sys.exit(report.exit_code)
 
@@ -185,13 +181,9 @@ def preview(sources: tuple[str, ...], out: str, limit: int) -> None:
 main.add_command(ingest)
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
-
-
 def _print(mapping: dict[str, Any], as_json: bool, words: Callable[[], str] | None = None) -> None:
     if as_json or words is None:
-        click.echo(json.dumps(mapping, indent=1, ensure_ascii=False))
+        print_json(mapping)
     else:
         click.echo(words())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,27 @@ def read_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -
             )
         defaults[known[name]] = _as_text(value, ctx.command, known[name])
     ctx.default_map = {**defaults, **(ctx.default_map or {})}
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=read_config_file,
+    help="YAML or JSON file with values for these options (long names); the command line wins.",
+)
+"""The option `--config` of every command."""
+
+
+def say(line: str) -> None:
+    """Progress and warnings: never on stdout, which belongs to results."""
+    click.echo(line, err=True)
+
+
+def print_json(mapping: dict[str, Any]) -> None:
+    """A result as one JSON document."""
+    click.echo(json.dumps(mapping, indent=1, ensure_ascii=False))
 
 
 def _names(command: click.Command) -> dict[str, str]:

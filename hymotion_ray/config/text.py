@@ -8,6 +8,9 @@ from typing import Literal
 
 from hymotion_ray.config.fields import require
 
+RELEASED_TEMPLATE_SHA256 = "b9c55290b778c01739a337a36315c2065ef6ccfbfa0a1898b727377ed4965283"
+"""Hash of the system message that the released models were trained with; not ours to copy."""
+
 TextPrecision = Literal["auto", "float32", "bfloat16", "float16", "int8", "4bit"]
 
 

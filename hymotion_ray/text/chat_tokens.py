@@ -12,7 +12,7 @@ from typing import Any
 
 from hymotion_ray.errors import TextEncoderError
 from hymotion_ray.text.encoder import clean_text, neutralise
-from hymotion_ray.text.local_model import check_tokenizer_files, require_package
+from hymotion_ray.text.local_model import read_tokenizer
 from hymotion_ray.text.template import PromptTemplate
 
 MARKER = "PromptGoesHere"
@@ -28,16 +28,7 @@ class ChatTokens:
         Raises `TextEncoderError` when it is missing or damaged, has no chat template, or does not
         keep the template's prefix apart from the prompt.
         """
-        require_package("transformers", "hymotion-ray[text]", "the Qwen3 and CLIP text encoder")
-        from transformers import AutoTokenizer
-
-        check_tokenizer_files(folder, "Qwen3")
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # the library's readers raise many kinds
-            raise TextEncoderError(f"the tokenizer in {folder} cannot be read: {error}") from error
+        self._tokenizer = read_tokenizer(folder, "Qwen3")
         self.max_tokens = max_tokens
         self.template = template
         self._control = control_tokens(self._tokenizer)

@@ -95,11 +95,10 @@ def neutralise(text: str, control_tokens: Sequence[str]) -> str:
     return text
 
 
-def looks_english(text: str) -> bool:
+def mostly_latin(text: str) -> bool:
     """Whether the letters of `text` are mostly Latin: a cheap test of script, not of language.
 
-    The released models were trained on English prompts. French passes, Chinese or Russian does not;
-    a text without letters passes.
+    French passes, Chinese or Russian does not; a text without letters passes.
     """
     letters = [c for c in text if c.isalpha()]
     latin = sum(c.isascii() or "LATIN" in unicodedata.name(c, "") for c in letters)

@@ -81,6 +81,20 @@ def check_tokenizer_files(folder: Path, what: str) -> list[Path]:
     return present
 
 
+def read_tokenizer(folder: Path, what: str) -> Any:
+    """The tokenizer of transformers in a folder; `TextEncoderError` when missing or damaged."""
+    require_package("transformers", "hymotion-ray[text]", "the Qwen3 and CLIP text encoder")
+    from transformers import AutoTokenizer
+
+    check_tokenizer_files(folder, what)
+    try:
+        return AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # the library's readers raise many kinds
+        raise TextEncoderError(f"the tokenizer in {folder} cannot be read: {error}") from error
+
+
 def check_weight_files(folder: Path, what: str) -> list[Path]:
     """The folder's safetensors files, all shards that its index names among them."""
     index = folder / "model.safetensors.index.json"

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from hymotion_ray.text.encoder import clean_text, looks_english
+from hymotion_ray.text.encoder import clean_text, mostly_latin
 
 MAX_CAPTION_CHARS = 600
 MAX_FRAMES = 5000  # from here on a prompt row is refused as well
@@ -36,7 +36,7 @@ def parse_answer(body: bytes) -> tuple[str, int | None]:
         raise AnswerError("short_caption has no words")
     if len(caption) > MAX_CAPTION_CHARS:
         raise AnswerError(f"short_caption is longer than {MAX_CAPTION_CHARS} characters")
-    if not looks_english(caption):
+    if not mostly_latin(caption):
         raise AnswerError("short_caption is not in English")
     return caption, _frames(answer.get("duration"))
 

@@ -10,9 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hymotion_ray.config.text import RELEASED_TEMPLATE_SHA256
 from hymotion_ray.errors import TextEncoderError
 
-RELEASED_SYSTEM_SHA256 = "b9c55290b778c01739a337a36315c2065ef6ccfbfa0a1898b727377ed4965283"
 OUR_SYSTEM_MESSAGE = (
     "The user describes how a human body moves. Attend to what each body part does, and to the "
     "direction, the speed, the order and the manner of the movement."
@@ -35,7 +35,7 @@ class PromptTemplate:
     @property
     def source(self) -> Literal["released", "ours", "given"]:
         """Whose system message it is; the releases were trained with `released`."""
-        if hashlib.sha256(self.system.encode()).hexdigest() == RELEASED_SYSTEM_SHA256:
+        if hashlib.sha256(self.system.encode()).hexdigest() == RELEASED_TEMPLATE_SHA256:
             return "released"
         return "ours" if self.system == OUR_SYSTEM_MESSAGE else "given"
 

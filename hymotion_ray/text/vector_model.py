@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, CLIPTextModel
+from transformers import CLIPTextModel
 
-from hymotion_ray.errors import TextEncoderError
 from hymotion_ray.text.chat_tokens import control_tokens
 from hymotion_ray.text.encoder import clean_text, neutralise
-from hymotion_ray.text.local_model import check_tokenizer_files
+from hymotion_ray.text.local_model import read_tokenizer
 from hymotion_ray.text.shapes import fill_cell, plan_calls, token_cells
 
 
@@ -23,13 +22,7 @@ class VectorModel:
 
     def __init__(self, folder: Path, model: CLIPTextModel, *, rows: int, max_tokens: int) -> None:
         """Read the tokenizer of `folder`; `TextEncoderError` when it is missing or damaged."""
-        check_tokenizer_files(folder, "CLIP")
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # the library's readers raise many kinds
-            raise TextEncoderError(f"the tokenizer in {folder} cannot be read: {error}") from error
+        self._tokenizer = read_tokenizer(folder, "CLIP")
         positions = model.config.max_position_embeddings
         self.model, self.rows = model, rows
         self.max_tokens = min(max_tokens, positions)

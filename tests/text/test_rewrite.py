@@ -14,7 +14,7 @@ from chat_server import Answer, completion, serve
 
 from hymotion_ray.config.render import RewriteConfig
 from hymotion_ray.errors import ConfigError
-from hymotion_ray.text.encoder import looks_english
+from hymotion_ray.text.encoder import mostly_latin
 from hymotion_ray.text.rewrite import INSTRUCTION, NUM_TRIES, Rewrite, Rewriter
 
 GOOD = {"duration": 120, "short_caption": "A person walks forward."}
@@ -32,12 +32,12 @@ def rewrite_one(answer: Answer, text: str = "走路") -> Rewrite:
 
 def test_a_chinese_prompt_becomes_an_english_caption_and_a_length():
     prompt = "一个人向前走，然后跳起来"
-    assert not looks_english(prompt)
+    assert not mostly_latin(prompt)
     caption = "A person walks forward and then jumps up."
     with serve(lambda *_: completion(json.dumps(GOOD | {"short_caption": caption}))) as server:
         (done,) = rewriter(server.endpoint).rewrite([prompt])
     assert done == Rewrite(text=caption, num_frames=120, source="rewritten")
-    assert looks_english(done.text)
+    assert mostly_latin(done.text)
     assert server.prompts() == [prompt]
     (request,) = server.requests
     assert request["model"] == "m"

@@ -10,6 +10,7 @@ import ast
 import hashlib
 from pathlib import Path
 
+from hymotion_ray.config.text import RELEASED_TEMPLATE_SHA256
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.local_file import is_named, require_file
 
@@ -17,7 +18,6 @@ TEMPLATE_FILE = "prompt_template.txt"
 """Name of the file in a model folder that holds the message, UTF-8, without a final newline."""
 CONSTANT = "PROMPT_TEMPLATE_ENCODE_HUMAN_MOTION"
 CHECKOUT_FILE = Path("hymotion/network/text_encoders/model_constants.py")
-TEMPLATE_SHA256 = "b9c55290b778c01739a337a36315c2065ef6ccfbfa0a1898b727377ed4965283"
 
 
 def read_template(folder: Path, error: type[InputError] = InputError) -> str | None:
@@ -54,11 +54,11 @@ def template_of_checkout(checkout: Path) -> str | None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     for text in texts:
-        if _sha256(text) == TEMPLATE_SHA256:
+        if _sha256(text) == RELEASED_TEMPLATE_SHA256:
             return text
     longest = max(texts, key=len, default="")
     raise InputError(
-        f"{CONSTANT} in {path} holds no text with the sha256 {TEMPLATE_SHA256} that the "
+        f"{CONSTANT} in {path} holds no text with the sha256 {RELEASED_TEMPLATE_SHA256} that the "
         f"released models were trained with; its longest text has {len(longest)} characters and "
         f"the sha256 {_sha256(longest)}. Take the checkout at the release of the weights"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +25,6 @@ from hymotion_ray.motion.skeleton import generic_skeleton
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = sorted(p.parent.name for p in GOLDEN.glob("*/latest.ckpt"))
-
-
-@pytest.fixture
-def release(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(GOLDEN / "release_like", tmp_path / "release"))
 
 
 @pytest.fixture

@@ -18,25 +18,11 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from hymotion_ray.errors import CheckpointError
-from hymotion_ray.formats.models.checkpoint import read_model, write_model
+from hymotion_ray.formats.models.checkpoint import read_model
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "release_like"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4171525244\n"
 State = dict[str, Any]
-
-
-@pytest.fixture
-def release(tmp_path: Path) -> Path:
-    ignore = shutil.ignore_patterns("expected.safetensors")
-    return Path(shutil.copytree(GOLDEN, tmp_path / "release", ignore=ignore))
-
-
-@pytest.fixture
-def converted(tmp_path: Path) -> Path:
-    write_model(read_model(GOLDEN), tmp_path / "converted")
-    (tmp_path / "converted" / "text").mkdir()
-    (tmp_path / "converted" / "text" / "vectors.safetensors").write_bytes(b"123")
-    return tmp_path / "converted"
 
 
 def edit_state(release: Path, change: Callable[[State], State]) -> None:

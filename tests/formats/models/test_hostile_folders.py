@@ -21,18 +21,6 @@ from hymotion_ray.formats.models.release import export_release, import_release
 GOLDEN = Path(__file__).parents[2] / "golden" / "release_like"
 
 
-@pytest.fixture
-def release(tmp_path: Path) -> Path:
-    ignore = shutil.ignore_patterns("expected.safetensors")
-    return Path(shutil.copytree(GOLDEN, tmp_path / "release", ignore=ignore))
-
-
-@pytest.fixture
-def converted(tmp_path: Path) -> Path:
-    write_model(read_model(GOLDEN), tmp_path / "converted")
-    return tmp_path / "converted"
-
-
 def refused(folder: Path, match: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

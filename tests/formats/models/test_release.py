@@ -50,7 +50,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(GOLDEN / "release_like" / "body" / "v_template.bin", root / ".git" / "body")
     shutil.copytree(GOLDEN / "release_like" / "body", root / "some" / "place" / "wooden")
     digest = hashlib.sha256(SYSTEM.encode()).hexdigest()
-    monkeypatch.setattr(prompt_template, "TEMPLATE_SHA256", digest)
+    monkeypatch.setattr(prompt_template, "RELEASED_TEMPLATE_SHA256", digest)
     monkeypatch.chdir(tmp_path)
     return root
 
