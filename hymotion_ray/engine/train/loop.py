@@ -1,6 +1,6 @@
 """The training loop, without Ray: flow matching on batches, and the running mean of the weights.
 
-Knows the objective (model.md section 7): noise at t = 0, data at t = 1, the network predicts the
+Knows the objective: noise at t = 0, data at t = 1, the network predicts the
 velocity `data - noise` at a point between, SmoothL1 over valid frames; now and then the condition
 is replaced by learned null features. Does not know where batches come from or where weights go.
 
@@ -22,6 +22,7 @@ from hymotion_ray.engine.train.batches import CONSTANT_STD, Batches
 from hymotion_ray.engine.train.step import make_step
 from hymotion_ray.flow.loss import flow_matching_loss
 from hymotion_ray.flow.path import interpolate, target
+from hymotion_ray.model.init import initialise
 from hymotion_ray.model.mmdit import MotionMMDiT
 
 _INIT_STD = 0.02
@@ -88,8 +89,9 @@ def train(
 ) -> FlowModel:
     """Train from new weights and return the model that holds the running mean of them."""
     torch.manual_seed(config.seed)
-    model = FlowModel(model_config, batches.std >= CONSTANT_STD).to(batches.device)
-    initialise(model.network)
+    model = FlowModel(model_config, batches.std >= CONSTANT_STD)
+    initialise(model.network, config.seed)
+    model.to(batches.device)
     mean_model = copy.deepcopy(model).requires_grad_(False)
     run = make_step(model, batches.device, config)
     optimizer = torch.optim.AdamW(
@@ -122,22 +124,6 @@ def train(
             total_norm.zero_()
             since = 0
     return mean_model
-
-
-def initialise(network: MotionMMDiT) -> None:
-    """Start as a network that predicts zero: modulations and the last layer zero, the rest Xavier.
-
-    The adaLN-Zero start of Peebles and Xie, "Scalable Diffusion Models with Transformers" (2023).
-    """
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-    for name, parameter in network.named_parameters():
-        gate = "mod" in name.lower() and "refiner" not in name
-        if gate or name.startswith("final_layer.linear"):
-            nn.init.zeros_(parameter)
 
 
 def rate_factor(step: int, config: TrainingConfig) -> float:

@@ -6,9 +6,10 @@ import torch
 from hymotion_ray.config import ModelConfig, NetworkConfig
 from hymotion_ray.config.training import TrainingConfig, tiny_model, tiny_training
 from hymotion_ray.engine.train.batches import Batches
-from hymotion_ray.engine.train.loop import FlowModel, Report, initialise, rate_factor, train
+from hymotion_ray.engine.train.loop import FlowModel, Report, rate_factor, train
 from hymotion_ray.engine.train.step import EagerStep, GraphStep
 from hymotion_ray.errors import ConfigError
+from hymotion_ray.model.init import initialise
 from hymotion_ray.text.static import StaticEncoder
 
 from .conftest import make_track
@@ -60,7 +61,7 @@ def test_the_same_run_gives_the_same_bits(encoder: StaticEncoder) -> None:
 def test_a_new_network_predicts_zero_and_every_part_of_it_learns(batches: Batches) -> None:
     torch.manual_seed(0)
     model = FlowModel(MODEL, MOVING)
-    initialise(model.network)
+    initialise(model.network, 0)
     batch = batches.draw(8, 40, text_noise=0.0)
     out = model.network(
         batch.x, batch.context, batch.vector, torch.rand(8), batch.length, batch.context_length
@@ -69,7 +70,7 @@ def test_a_new_network_predicts_zero_and_every_part_of_it_learns(batches: Batche
     trained = train(MODEL, dataclasses.replace(SHORT, max_steps=8), batches)
     torch.manual_seed(SHORT.seed)
     start = FlowModel(MODEL, MOVING)
-    initialise(start.network)
+    initialise(start.network, SHORT.seed)
     pairs = zip(trained.named_parameters(), start.parameters(), strict=True)
     assert [name for (name, a), b in pairs if torch.equal(a, b)] == []
 

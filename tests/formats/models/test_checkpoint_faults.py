@@ -170,7 +170,7 @@ def test_a_released_config_reads_without_warnings(release: Path) -> None:
         ("qk_norm_type", "layer", "qk_norm_type is 'layer'.*allowed: rms"),
         ("mlp_act_type", "relu", "mlp_act_type is 'relu'.*allowed: gelu_tanh"),
         ("mask_mode", "wide", "mask_mode is 'wide'.*narrowband"),
-        ("feat_dim", "32", "feat_dim is '32' .*int"),
+        ("feat_dim", "32", "feat_dim is '32' .*a whole number"),
         ("num_layers", 7, "num_layers is 7; allowed: a multiple of 3"),
         ("text_refiner_cfg", {"depth": 2}, "text_refiner_cfg has the unknown key 'depth'"),
         ("text_refiner_cfg", 2, "text_refiner_cfg is 2; allowed: a mapping"),
