@@ -15,8 +15,8 @@ from hymotion_ray.model.linear import Linear
 def sinusoid(t_T: Tensor, dim: int, time_factor: float) -> Tensor:
     """(T, dim) fp32: cosines, then sines, of t * time_factor * 10000^(-i / (dim/2)).
 
-    Source: Vaswani et al., Attention is all you need (2017), section 3.5; order of the halves from
-    the model's facts, section 2.2. `dim` is even.
+    Source: Vaswani et al., Attention is all you need (2017), section 3.5; order of the halves as in
+    docs/network.md. `dim` is even.
     """
     half = dim // 2
     power = torch.arange(half, dtype=torch.float32, device=t_T.device) / half

@@ -1,7 +1,7 @@
 """Rotary positions: angles in fp32, rotation of adjacent channel pairs.
 
 Knows nothing of which tokens stand where; callers give the positions.
-Source: Su et al., RoFormer (2021), section 3.4.2; pairing and base from the model's facts, 2.8.
+Source: Su et al., RoFormer (2021), section 3.4.2; pairing and base as in docs/network.md.
 
 Shapes: B rows, S tokens, H heads, E head width.
 """

@@ -1,6 +1,6 @@
 """The golden vectors through the public API, from every form a model has on disk.
 
-The bounds are those of the golden vectors' own page and never move.
+The bounds are those of docs/reproducibility.md and never move.
 """
 
 from __future__ import annotations

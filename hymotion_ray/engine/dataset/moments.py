@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 SMALL_STD = 1e-3
 """Features with a smaller deviation are constants: training divides by 1 there and decoding
-multiplies by 0 (model.md section 5; the pelvis's own position is one)."""
+multiplies by 0 (docs/network.md; the pelvis's own position is one)."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hymotion_ray.text.encoder import TextEncoder
 STRAIGHT_DEGREES_PER_SECOND = 6.0
 """A window that turns less than this on the whole goes straight."""
 CONSTANT_STD = 1e-3
-"""Features with a smaller deviation are constants (model.md section 5)."""
+"""Features with a smaller deviation are constants: decoding counts it as 0."""
 STATISTICS_BATCHES = 12
 TOKEN_MULTIPLE = 8
 

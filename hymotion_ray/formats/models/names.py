@@ -1,7 +1,7 @@
 """The tensors of a model by name and shape: what a checkpoint must hold. Knows no file.
 
-The names are the published ones (design of the released checkpoints, as listed by the golden
-vectors), without the prefix `motion_transformer.`; the shapes follow from `NetworkConfig`.
+The names are the published ones, as the checkpoints of tests/golden/ list them, without the prefix
+`motion_transformer.`; the shapes follow from `NetworkConfig`.
 Letters: D width, C context text width, V vector text width.
 """
 
