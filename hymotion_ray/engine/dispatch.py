@@ -22,12 +22,13 @@ from dataclasses import dataclass, field
 import ray
 import ray.exceptions
 
+from hymotion_ray.engine.mishaps import Mishaps
 from hymotion_ray.engine.nodes import Node, living_nodes
 from hymotion_ray.engine.piece import LOSSES_OF_A_CHUNK, Piece, after_error, after_kill
 from hymotion_ray.engine.pool import Pool, Step
 from hymotion_ray.engine.runner import Failure, Receipt
 from hymotion_ray.engine.stage import Chunk
-from hymotion_ray.engine.whereabouts import where
+from hymotion_ray.engine.whereabouts import short, where
 from hymotion_ray.engine.worker import Assignment, Sign, Worker
 from hymotion_ray.errors import ClusterError, HyMotionError, OutputError
 
@@ -35,22 +36,8 @@ FAILED_SETUPS = 3
 """Set-ups of a step that fail in a row, none having worked, before the run ends."""
 _NODES_EVERY_S = 2.0
 _SIGNS_EVERY_S = 5.0
-_NODE_DEATH_S = 60.0
-"""How long after a process's death its node's death may become known."""
 _TELL_WAITING_S = 30.0
 _END_S = 5.0
-
-
-@dataclass
-class Mishaps:
-    """What happened to processes so far."""
-
-    killed: int = 0
-    """Processes that died."""
-    hung: int = 0
-    """Processes that showed no life and were ended."""
-    lost_with_node: int = 0
-    """Processes whose node went away, as spot instances do; no item is to blame."""
 
 
 @dataclass
@@ -78,7 +65,6 @@ class Dispatcher:
         self._suspects: deque[Piece] = deque()
         self._exhausted = False
         self._nodes: list[Node] = []
-        self._deaths: deque[tuple[float, str, Piece]] = deque()
         self._nodes_at = self._signs_at = 0.0
         self._began_at = self._progress_at = time.monotonic()
         self._told: set[str] = set()
@@ -257,7 +243,7 @@ class Dispatcher:
             self._setup_failed(pool, worker, cause)
         else:  # what the process should have worked on could not be fetched
             piece = worker.take(ref).piece
-            self._lose(piece, _short(cause))
+            self._lose(piece, short(cause))
             self._enter(piece.begin_again(), first=True)
 
     def _setup_failed(self, pool: Pool, worker: Worker, cause: BaseException) -> None:
@@ -265,12 +251,12 @@ class Dispatcher:
         self._forget(worker)
         own = isinstance(cause, HyMotionError)
         if pool.ready or (pool.failed_setups < FAILED_SETUPS and not own):
-            self.say(f"{worker.name} could not start, another try follows: {_short(cause)}")
+            self.say(f"{worker.name} could not start, another try follows: {short(cause)}")
             return
         if own:
             raise cause
         raise ClusterError(
-            f"no {pool.step.name} process could start, {pool.failed_setups} tried: {_short(cause)}"
+            f"no {pool.step.name} process could start, {pool.failed_setups} tried: {short(cause)}"
         ) from cause
 
     def _died(self, pool: Pool, worker: Worker, error: BaseException) -> None:
@@ -303,7 +289,7 @@ class Dispatcher:
             self._enter(piece, first=True)
             return
         assert worker.hello is not None, "only a process that said hello holds tasks"
-        self._deaths.append((time.monotonic(), worker.hello.node_id, piece))
+        self.mishaps.blame(time.monotonic(), worker.hello.node_id, piece)
         self._instead(piece, after_kill(piece, pool.step.name, how, self._last))
         self.on_suspect(piece)
 
@@ -359,23 +345,11 @@ class Dispatcher:
             return
         self._nodes_at = now
         self._nodes = living_nodes()
-        self._forgive(now)
+        self.mishaps.forgive(now, {node.node_id for node in self._nodes})
         for pool, queue in zip(self.pools, self._queues, strict=True):
             for worker in pool.staff(self._nodes, len(queue)):
                 assert worker.ready is not None
                 self._owners[worker.ready] = pool, worker
-
-    def _forgive(self, now: float) -> None:
-        """Take back what counted against pieces whose process went with its node."""
-        alive = {node.node_id for node in self._nodes}
-        for when, node_id, piece in list(self._deaths):
-            if node_id not in alive:
-                piece.num_kills = max(0, piece.num_kills - 1)
-                self.mishaps.killed -= 1
-                self.mishaps.lost_with_node += 1
-            elif now - when < _NODE_DEATH_S:
-                continue
-            self._deaths.remove((when, node_id, piece))
 
     def _watch(self) -> None:
         """Ask processes for signs of life; end those that show none for long."""
@@ -423,8 +397,3 @@ class Dispatcher:
             if queue and not pool.ready and pool.step.name not in self._told:
                 self._told.add(pool.step.name)
                 self.say(f"still waiting: {self._where()}")
-
-
-def _short(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"

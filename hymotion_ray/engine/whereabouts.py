@@ -29,3 +29,9 @@ def where(pools: Sequence[Pool], queues: Sequence[Sized], nodes: Sequence[Node])
 def _asks(step: Step) -> str:
     asked = {"CPU": step.num_cpus, "GPU": step.num_gpus, **step.resources}
     return ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount)
+
+
+def short(error: BaseException) -> str:
+    """An error's kind and the last line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"
