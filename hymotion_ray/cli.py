@@ -20,7 +20,7 @@ from hymotion_ray.cli_options import (
     say,
     seed_list,
 )
-from hymotion_ray.errors import HyMotionError
+from hymotion_ray.errors import HyMotionError, InputError
 
 
 class Group(click.Group):
@@ -153,15 +153,18 @@ def import_(
 @click.option("--axis", type=click.Choice(["y-up", "z-up"]), default="y-up", help="Up axis of npz.")
 @config_option
 def export(source: str, target: str, axis: Literal["y-up", "z-up"]) -> None:
-    """Convert a motion file by suffix (npz, bvh, glb, ...), or a model folder to release layout."""
-    if Path(source).is_dir():
+    """Convert a motion file by suffix (npz, bvh, glb, ...), or a model to release layout."""
+    from hymotion_ray.formats.motions import is_motion_file, load_motion, save_motion
+
+    is_other_file = Path(source).is_file() and not source.lower().endswith(".safetensors")
+    if is_motion_file(source) or is_other_file:
+        save_motion(load_motion(source), target, axis=axis)
+    else:
         from hymotion_ray.formats.models.release import export_release
 
+        if is_motion_file(target):
+            raise InputError(f"{source} is a model and {target} a motion file; give a new folder")
         export_release(source, target)
-    else:
-        from hymotion_ray.formats.motions import load_motion, save_motion
-
-        save_motion(load_motion(source), target, axis=axis)
     click.echo(target)
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import hymotion_ray as hm
@@ -127,8 +128,6 @@ def test_import_export_and_preview_make_what_they_say(tmp_path: Path) -> None:
 
 def test_a_motion_file_is_converted_by_suffix(tmp_path: Path) -> None:
     model = hm.load_model(Path(__file__).parent / "golden" / "release_like")
-    import torch
-
     motion = model.decode(torch.randn(40, 201))
     hm.save_motion(motion, tmp_path / "a.npz")
     call("export", tmp_path / "a.npz", tmp_path / "a.bvh")
@@ -136,6 +135,26 @@ def test_a_motion_file_is_converted_by_suffix(tmp_path: Path) -> None:
     back = hm.load_motion(tmp_path / "a.bvh")
     assert float((back.joints[:, :22] - motion.joints[:, :22]).abs().max()) < 1e-3
     assert "</html>" in (tmp_path / "page.html").read_text()
+
+
+def test_export_says_what_it_cannot_convert(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text("x")
+    (tmp_path / "a.npz").write_text("x")
+    said = call("export", tmp_path / "a.xyz", tmp_path / "a.bvh", rc=2)
+    assert "xyz is not a known motion format" in said
+    assert "not an npz file" in call("export", tmp_path / "a.npz", tmp_path / "a.bvh", rc=2)
+    assert "no such file" in call("export", tmp_path / "b.npz", tmp_path / "a.bvh", rc=2)
+    assert "there is no model" in call("export", tmp_path / "nothing", tmp_path / "out", rc=2)
+    assert "give a new folder" in call("export", "tiny", tmp_path / "a.glb", rc=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "a.xyz"]
+
+
+def test_a_motion_may_be_converted_onto_itself(tmp_path: Path) -> None:
+    motion = hm.load_model("tiny").decode(torch.zeros(12, 201))
+    hm.save_motion(motion, tmp_path / "a.npz")
+    before = (tmp_path / "a.npz").read_bytes()
+    call("export", tmp_path / "a.npz", tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").read_bytes() == before
 
 
 def test_help_names_every_command() -> None:

@@ -107,7 +107,7 @@ def _clip_data(motion: Motion) -> dict[str, Any]:
 
 
 def _shown(value: str | int | float) -> str | int | float:
-    """A value as JSON and JavaScript keep it: NaN and integers beyond 53 bits become text."""
+    """A value as JavaScript keeps it: numbers beyond 53 bits become text."""
     is_safe = isinstance(value, str) or abs(value) <= 2**53 - 1
     return value if is_safe else str(value)
 

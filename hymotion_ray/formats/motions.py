@@ -84,7 +84,13 @@ def decode_motion(content: bytes, name: str, source: str = "") -> Motion:
     `InputError` for an unknown format, one that is only written, or damaged or hostile content.
     """
     label = source or name
-    return _require_readable(name.lower(), label)(content, label)
+    read = _require_readable(name.lower(), label)
+    try:
+        return read(content, label)
+    except InputError as error:
+        if str(error).startswith(label):
+            raise
+        raise InputError(f"{label}: {error}") from error
 
 
 def save_motion(motion: Motion, path: str | os.PathLike[str], *, axis: Axis = "y-up") -> None:
@@ -125,6 +131,11 @@ def load_motion(path: str | os.PathLike[str]) -> Motion:
     except OutputError as cause:
         raise InputError(str(cause)) from cause
     return decode_motion(content, name, source)
+
+
+def is_motion_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a path or URL is a motion file by its suffix, and no folder of that name."""
+    return _suffix(path) in FORMATS and not os.path.isdir(path)
 
 
 def _require_readable(name: str, source: str) -> Callable[[bytes, str], Motion]:

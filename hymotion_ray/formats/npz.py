@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.npz_archive import pack, unpack
-from hymotion_ray.motion.motion import Motion
+from hymotion_ray.motion.motion import MAX_FPS, Motion
 from hymotion_ray.motion.poses import from_smpl, poses_of, relaxed_hands, rot6d_of_poses, to_smpl
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, Skeleton, generic_skeleton
 
@@ -200,8 +200,8 @@ def _frame_rate(arrays: Arrays, name: str) -> float:
     for key in ("mocap_frame_rate", "mocap_framerate", "fps"):
         if key in arrays:
             fps = _scalar(arrays, key, name)
-            if not 0 < fps <= 1000:
-                raise InputError(f"{name}: `{key}` is {fps}; allowed: above 0 up to 1000")
+            if not 0 < fps <= MAX_FPS:
+                raise InputError(f"{name}: `{key}` is {fps}; allowed: above 0 up to {MAX_FPS}")
             return fps
     raise InputError(
         f"{name}: no motion in it: no frame rate (mocap_frame_rate, mocap_framerate or fps)"

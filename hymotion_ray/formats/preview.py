@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.html import write_html
-from hymotion_ray.formats.motions import FORMATS, decode_motion, load_motion
+from hymotion_ray.formats.motions import FORMATS, decode_motion, is_motion_file, load_motion
 from hymotion_ray.formats.video import write_mp4, write_png
 from hymotion_ray.motion.motion import Motion
 
@@ -51,17 +52,18 @@ def write_preview(
 def iter_motions(sources: Sequence[str | os.PathLike[str]]) -> Iterator[Motion]:
     """The motions of files and folders in order, read one at a time."""
     for source in sources:
-        text = os.fspath(source)
-        is_file = PurePosixPath(text).suffix.lower().removeprefix(".") in FORMATS
-        if is_file and not Path(text).is_dir():
-            yield load_motion(text)
+        if is_motion_file(source):
+            yield load_motion(source)
         else:
-            yield from _folder_motions(text)
+            yield from _folder_motions(os.fspath(source))
 
 
 def _folder_motions(folder: str) -> Iterator[Motion]:
     if "://" not in folder and not Path(folder).is_dir():
-        raise InputError(f"{folder}: no such motion file or folder")
+        raise InputError(
+            f"{folder}: no such folder, nor a motion file by its name; readable: a folder, or a "
+            f"file that ends in {', '.join('.' + name for name in _READABLE)}"
+        )
     store = open_store(folder)
     names = _clips(store)
     if names:
@@ -73,9 +75,23 @@ def _folder_motions(folder: str) -> Iterator[Motion]:
     if not shards:
         raise InputError(f"{folder}: no motion in it; readable: {', '.join(_READABLE)}")
     for name in shards:
-        table = pq.read_table(io.BytesIO(store.read_bytes(name)), columns=["npz"])
-        for row, content in enumerate(table["npz"].to_pylist()):
+        for row, content in enumerate(_npz_column(store, name)):
             yield decode_motion(content, "npz", f"{store.url(name)}#{row}")
+
+
+def _npz_column(store: Store, name: str) -> list[bytes]:
+    """The clips of a shard as `render --layout shards` writes it."""
+    content = io.BytesIO(store.read_bytes(name))
+    try:
+        if "npz" not in pq.read_schema(content).names:
+            raise InputError(
+                f"{store.url(name)}: no column 'npz'; only shards of `render` can be shown, shards "
+                "of `ingest` hold motions in another form (its report.html shows some)"
+            )
+        content.seek(0)
+        return pq.read_table(content, columns=["npz"])["npz"].drop_null().to_pylist()
+    except pa.ArrowException as error:
+        raise InputError(f"{store.url(name)}: not a Parquet file, or damaged: {error}") from error
 
 
 def _clips(store: Store) -> list[str]:

@@ -5,6 +5,9 @@ It knows how the three fit together, and no files, latents or meshes.
 
 from __future__ import annotations
 
+import math
+import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -16,6 +19,8 @@ from hymotion_ray.motion.rotations import rot6d_to_matrix
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, NUM_JOINTS, Skeleton
 
 Meta = dict[str, str | int | float]
+MAX_FPS = 1000
+"""Frames a second that formats carry; motion capture reaches a few hundred."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +41,7 @@ class Motion:
     skeleton: Skeleton
     """The body that the joints belong to."""
     meta: Meta = field(default_factory=dict)
-    """What else is known: prompt, seed, model, licence."""
+    """What else is known: prompt, seed, model, licence. Texts are UTF-8, numbers are finite."""
 
     def __post_init__(self) -> None:
         num_frames = self.transl.shape[0]
@@ -51,8 +56,9 @@ class Motion:
                     f"a motion's {name} has shape {tuple(tensor.shape)}; allowed: {shape} with at"
                     " least one frame"
                 )
-        if not 0 < self.fps < float("inf"):
-            raise InputError(f"a motion's fps is {self.fps}; allowed: above 0")
+        if not 0 < self.fps <= MAX_FPS:
+            raise InputError(f"a motion's fps is {self.fps}; allowed: above 0, at most {MAX_FPS}")
+        object.__setattr__(self, "meta", _plain_meta(self.meta))
 
     @classmethod
     def from_rotations(
@@ -93,3 +99,31 @@ class Motion:
     def global_rotations(self) -> Tensor:
         """Rotation matrices (L, 22, 3, 3) of each joint in world axes."""
         return forward_kinematics(self.local_rotations(), self.skeleton)[0]
+
+
+def _plain_meta(meta: Mapping[str, object]) -> Meta:
+    """`meta` as every format can carry it: JSON, UTF-8 and named properties."""
+    plain: Meta = {}
+    for key, value in meta.items():
+        if isinstance(value, numbers.Real) and not isinstance(value, (int, float)):
+            value = int(value) if isinstance(value, numbers.Integral) else float(value)
+        if not isinstance(key, str) or not key or not isinstance(value, (str, int, float)):
+            raise InputError(
+                f"a motion's meta has {key!r:.60} of {type(value).__name__}; allowed: names with "
+                "texts or numbers"
+            )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"a motion's meta {key!r:.60} is {value}; allowed: finite numbers")
+        if not (key + str(value)).isascii():
+            _check_utf8(key, str(value))
+        plain[key] = value
+    return plain
+
+
+def _check_utf8(key: str, text: str) -> None:
+    try:
+        (key + text).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"a motion's meta {key!r:.60} holds half of a surrogate pair; allowed: UTF-8 text"
+        ) from error

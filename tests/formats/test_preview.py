@@ -61,3 +61,13 @@ def test_what_cannot_be_shown(tmp_path):
         write_preview([tmp_path], tmp_path / "show.gif")
     with pytest.raises(OutputError, match="limit"):
         write_preview([tmp_path], tmp_path / "show.html", limit=0)
+
+
+def test_shards_without_clips_are_named(tmp_path):
+    (tmp_path / "shards").mkdir()
+    pq.write_table(pa.table({"transl": [1.0]}), tmp_path / "shards" / "part-0.parquet")
+    with pytest.raises(InputError, match=r"part-0.*no column 'npz'"):
+        write_preview([tmp_path], tmp_path / "show.html")
+    (tmp_path / "shards" / "part-0.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match=r"part-0.*not a Parquet file"):
+        write_preview([tmp_path], tmp_path / "show.html")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import roma
@@ -73,6 +75,7 @@ def test_pelvis_is_rest_plus_translation(crooked: Skeleton) -> None:
         (torch.zeros(0, 22, 6), torch.zeros(0, 3), 30.0),
         (torch.zeros(4, 22, 6), torch.zeros(4, 3), 0.0),
         (torch.zeros(4, 22, 6), torch.zeros(4, 3), float("nan")),
+        (torch.zeros(4, 22, 6), torch.zeros(4, 3), 1001.0),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(
@@ -80,3 +83,22 @@ def test_parts_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="allowed"):
         Motion.from_rotations(rot6d, transl, skeleton, fps)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [{"": 1}, {"seed": None}, {"x": float("nan")}, {"prompt": "\ud800"}, {5: "x"}],
+    ids=range(5),
+)
+def test_meta_that_no_format_could_carry_is_refused(
+    meta: dict[Any, Any], skeleton: Skeleton
+) -> None:
+    with pytest.raises(InputError, match="motion's meta"):
+        Motion.from_rotations(*make_clip(3), skeleton, 30, meta)
+
+
+def test_numbers_of_other_libraries_become_pythons(skeleton: Skeleton) -> None:
+    meta: dict[str, Any] = {"seed": np.int64(7), "score": np.float32(0.5), "prompt": "走"}
+    motion = Motion.from_rotations(*make_clip(3), skeleton, 30, meta)
+    assert motion.meta == {"seed": 7, "score": 0.5, "prompt": "走"}
+    assert [type(value) for value in motion.meta.values()] == [int, float, str]

@@ -36,7 +36,7 @@ from hymotion_ray.motion.skeleton import (
 Doubles = NDArray[np.float64]
 
 SMPL_LEG_M = 0.7818
-"""Thigh plus shin of the neutral SMPL body, mean of both legs (from its published joint offsets)."""
+"""Thigh plus shin of the neutral SMPL body, mean of both legs (its published joint offsets)."""
 _Z_UP_TO_Y_UP = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
 _HEAD, _HIPS = JOINT_NAMES.index("Head"), (1, 2)
 # A trunk that leans less than this along the axis that is said to be up is looked at twice.
