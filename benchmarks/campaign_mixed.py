@@ -141,7 +141,7 @@ def run(
             "sampled": sampled,
             "encode_on": sorted({kind for kind, *_ in read_log(folder, "encode")}),
             "finish_on": sorted({kind for kind, *_ in read_log(folder, "finish")}),
-            "processes": vars(dispatcher.mishaps),
+            "processes": dispatcher.mishaps.counts(),
         }
 
 

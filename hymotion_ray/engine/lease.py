@@ -44,7 +44,13 @@ class LeaseCheck:
     def require(self) -> None:
         """Raise `OutputError` when the folder is no longer this driver's."""
         held = _read(self.store)
-        if held is None or held["token"] != self.token:
+        if held is None:
+            raise OutputError(
+                f"{self.store.url('')} is not what the driver sees under that name (there is no"
+                f" {_FILE} in it), or the job has ended; give an --out that every node sees, on a"
+                " shared disk or in an object store"
+            )
+        if held["token"] != self.token:
             raise OutputError(
                 f"{self.store.url('')} is no longer this job's: another driver has taken it over"
             )

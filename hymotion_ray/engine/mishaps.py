@@ -24,6 +24,10 @@ class Mishaps:
     """Processes whose node went away, as spot instances do; no item is to blame."""
     _deaths: deque[tuple[float, str, Piece]] = field(default_factory=deque)
 
+    def counts(self) -> dict[str, int]:
+        """The numbers by name."""
+        return {"killed": self.killed, "hung": self.hung, "lost_with_node": self.lost_with_node}
+
     def blame(self, now: float, node_id: str, piece: Piece) -> None:
         """Note that a process of `node_id` died over `piece`, whose fault it seems to be."""
         self._deaths.append((now, node_id, piece))

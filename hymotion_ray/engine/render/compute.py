@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.balance import cost, laggards, waiting_words
@@ -80,7 +80,7 @@ class Computation:
         report.failed += progress.failed
         report.seconds = progress.seconds
         report.by_device = dict(progress.by_device)
-        report.mishaps = asdict(dispatcher.mishaps)
+        report.mishaps = dispatcher.mishaps.counts()
         report.stage_seconds = dict(dispatcher.stage_seconds)
         report.busy = dispatcher.busy_shares()
         report.gpu_seconds = dispatcher.gpu_seconds()
