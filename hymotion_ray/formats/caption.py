@@ -5,6 +5,7 @@ Knows Pillow's text. Does not know figures.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from hymotion_ray.formats.drawing import pillow
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 PAPER = (255, 255, 255)
 _INK = (28, 34, 46)
 _SOFT = (112, 122, 142)
+_MOST_CHARS = 1000  # far more than two lines of the widest picture hold
 # Tried in turn for texts that Pillow's own Latin font cannot show.
 _WIDE_FONTS = ("NotoSansCJK-Regular.ttc", "wqy-microhei.ttc", "Arial Unicode.ttf", "DejaVuSans.ttf")
 
@@ -47,25 +49,21 @@ def caption(motion: Motion, width: int, text_size: int) -> Image:
 
 def wrap(text: str, font: FreeTypeFont | ImageFont, width: int, num_lines: int) -> list[str]:
     """`text` on at most `num_lines` lines of `width` pixels; the rest becomes an ellipsis."""
-    words = " ".join(text.split()).split(" ")
+    words = " ".join(text.split())[:_MOST_CHARS].split(" ")
     lines: list[str] = []
     rest = words
     while rest and len(lines) < num_lines:
         count = _fitting(rest, font, width)
         if count == 0:  # one word wider than the line: cut it
-            head = rest[0]
-            while len(head) > 1 and font.getlength(head) > width:
-                head = head[:-1]
-            lines.append(head)
-            rest = [rest[0][len(head) :], *rest[1:]]
+            head = max(1, _fitting_letters(rest[0], font, width))
+            lines.append(rest[0][:head])
+            rest = [rest[0][head:], *rest[1:]]
         else:
             lines.append(" ".join(rest[:count]))
             rest = rest[count:]
     if rest and lines:
-        last = lines[-1]
-        while last and font.getlength(last + "…") > width:
-            last = last[:-1]
-        lines[-1] = last.rstrip() + "…"
+        room = width - font.getlength("…")
+        lines[-1] = lines[-1][: _fitting_letters(lines[-1], font, room)].rstrip() + "…"
     return lines
 
 
@@ -74,6 +72,11 @@ def _fitting(words: list[str], font: FreeTypeFont | ImageFont, width: int) -> in
     while count < len(words) and font.getlength(" ".join(words[: count + 1])) <= width:
         count += 1
     return count
+
+
+def _fitting_letters(text: str, font: FreeTypeFont | ImageFont, width: float) -> int:
+    lengths = range(1, len(text) + 1)
+    return bisect_right(lengths, width, key=lambda count: font.getlength(text[:count]))
 
 
 def _font(text: str, size: int) -> FreeTypeFont | ImageFont:

@@ -56,12 +56,12 @@ def test_camera_sees_the_target_in_the_middle():
 def test_film(tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "film.mp4"
-    write_mp4([stand(24, raised="L_Shoulder"), stand(10), tumble(12)], path)
+    write_mp4([stand(10, raised="L_Shoulder"), stand(4), tumble(6)], path)
     reader = ffmpeg.read_frames(str(path))
     facts = next(reader)
     frames = [np.frombuffer(f, np.uint8).reshape(*facts["size"][::-1], 3) for f in reader]
     assert facts["fps"] == 30
-    assert len(frames) == 24
+    assert len(frames) == 10
     assert not any(side % 2 for side in facts["size"])
     first, last = (frame.astype(int)[:400] for frame in (frames[2], frames[8]))
     assert (np.abs(last - first).max(axis=2) > 60).sum() > 500
@@ -96,7 +96,7 @@ def test_caption_wraps_and_cuts():
     from PIL import ImageFont
 
     font = ImageFont.load_default(14)
-    for text in ("a person " * 40, "x" * 400, "", "你好" * 200):
+    for text in ("a person " * 40, "x" * 400, "", "你好" * 200, "y" * 100_000):
         lines = wrap(text, font, 200, num_lines=2)
         assert len(lines) <= 2
         assert all(font.getlength(line) <= 200 for line in lines)
