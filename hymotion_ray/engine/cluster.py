@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from hymotion_ray.errors import ClusterError
 
-_QUIET = {
+_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_SCHEDULER_EVENTS": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
+    # Ray starts workers at niceness 15, where any other program takes the CPU from them.
+    "RAY_worker_niceness": "0",
 }
-for _name, _value in _QUIET.items():
+for _name, _value in _ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)
 
 import ray  # noqa: E402 - reads the environment above when imported

@@ -18,6 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import ray
 import ray.exceptions
@@ -76,8 +77,11 @@ class Dispatcher:
         written and `ClusterError` when the cluster cannot do the work. Ends its processes in any
         case, also when the iterator is closed early.
         """
-        source = (Piece(chunk) for chunk in chunks)
-        self._suspects.extend(Piece(chunk, is_suspect=True) for chunk in suspects)
+        # Suspects are asked for when all else is out: their source may be known only then.
+        source = chain(
+            (Piece(chunk) for chunk in chunks),
+            (Piece(chunk, is_suspect=True) for chunk in suspects),
+        )
         try:
             while self._feed(source):
                 self._staff()

@@ -23,7 +23,7 @@ from hymotion_ray.engine.work_chunks import MAX_TARGETS, Target, WorkRow, make_c
 from hymotion_ray.formats.names import fold, safe_stem
 
 _BUFFER_ROWS = 4096
-_CACHE_KIB = 65536
+_CACHE_KIB = 16384
 
 _TABLES = """
 CREATE TABLE known (key BLOB, identity BLOB, formats TEXT, attempt INTEGER);

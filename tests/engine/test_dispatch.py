@@ -16,6 +16,7 @@ from standin import Pass, fixed, make_chunks, one_step, two_steps
 from hymotion_ray.engine import faults
 from hymotion_ray.engine.dispatch import Dispatcher
 from hymotion_ray.engine.pool import Step
+from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.errors import ClusterError, OutputError
 
 cloudpickle.register_pickle_by_value(standin)
@@ -85,6 +86,21 @@ def test_every_item_goes_through_all_steps_once(out: Path) -> None:
 
 def test_nothing_to_do_starts_no_process(out: Path) -> None:
     assert run(Dispatcher(two_steps(out), quiet), 0) == Counter()
+
+
+def test_suspects_that_are_known_late_come_last(out: Path) -> None:
+    known: list[Chunk] = []
+    first, second, third = make_chunks(9, 3)
+
+    def chunks() -> Iterator[Chunk]:
+        known.append(third)
+        yield from (first, second)
+
+    seen = [
+        receipt.finished["text"][0].as_py()
+        for receipt in Dispatcher(one_step(out), quiet).run(chunks(), iter(known))
+    ]
+    assert seen == ["<0>", "<3>", "<6>"]
 
 
 def test_a_killed_process_loses_nothing(out: Path, plan: Path) -> None:

@@ -47,6 +47,9 @@ class Computation:
                     self._take(receipt, progress)
                     if self._is_hopeless(progress):
                         break
+                else:
+                    settled = progress.done + progress.failed
+                    assert settled == self.report.counts.new, f"{settled} of all clips settled"
         except (ClusterError, OutputError) as error:
             self.report.stopped = (
                 f"{error}. Finished clips are safe; run the same command again to go on"
