@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterator
 
-import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from moto.server import DomainDispatcherApplication, create_backend_app
+from object_store import moto_app, serving
 from pyarrow import fs
-from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
 from hymotion_ray.errors import InputError, OutputError
@@ -25,7 +22,6 @@ class Service:
     """moto's S3 behind a gate that notes every request and refuses as many as it is told to."""
 
     def __init__(self) -> None:
-        self._app = DomainDispatcherApplication(create_backend_app)
         self.requests: list[tuple[str, str]] = []
         self.num_refusals = 0
         self.refusal = Response("busy", status=503)
@@ -37,41 +33,16 @@ class Service:
             self.num_refusals -= 1
             request.get_data()
             return self.refusal(environ, start_response)
-        return self._app(environ, start_response)
-
-
-@pytest.fixture(scope="module", name="server")
-def s3_server() -> Iterator[tuple[Service, str]]:
-    service = Service()
-    server = make_server("127.0.0.1", 0, service, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield service, f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
+        return moto_app(environ, start_response)
 
 
 @pytest.fixture(name="service")
-def s3_service(server, monkeypatch) -> Service:
-    service, endpoint = server
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+def s3_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr(atomic, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
-    service.num_refusals = 0
-    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-    if "Contents" in (found := _listed(client)):
-        for item in found["Contents"]:
-            client.delete_object(Bucket="bucket", Key=item["Key"])
-    service.requests.clear()
-    return service
-
-
-def _listed(client) -> dict:
-    if not any(bucket["Name"] == "bucket" for bucket in client.list_buckets()["Buckets"]):
-        client.create_bucket(Bucket="bucket")
-    return client.list_objects_v2(Bucket="bucket")
+    service = Service()
+    with serving(monkeypatch, "bucket", service):
+        service.requests.clear()
+        yield service
 
 
 def test_outputs(service):

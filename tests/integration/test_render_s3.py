@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import DomainDispatcherApplication, create_backend_app
+from object_store import moto_app, serving
 from render_driver import Command, clips, manifest
-from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
 from hymotion_ray.formats.atomic import open_store
@@ -26,7 +23,6 @@ class Service:
     """moto's S3 that refuses one request in `refuse_every`, busy or broken in turn."""
 
     def __init__(self) -> None:
-        self._app = DomainDispatcherApplication(create_backend_app)
         self.refuse_every = 0
         self.num_requests = self.num_refused = 0
 
@@ -37,26 +33,14 @@ class Service:
             Request(environ).get_data()
             status = (500, 503)[self.num_refused % 2]
             return Response("not now", status=status)(environ, start_response)
-        return self._app(environ, start_response)
+        return moto_app(environ, start_response)
 
 
 @pytest.fixture(name="service")
 def s3_service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     service = Service()
-    server = make_server("127.0.0.1", 0, service, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(
-        Bucket="bucket"
-    )
-    yield service
-    server.shutdown()
-    thread.join()
+    with serving(monkeypatch, "bucket", service):
+        yield service
 
 
 @pytest.fixture

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
-import boto3
 import pytest
 from folder_reader import FolderReader
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from object_store import serving
 
 from hymotion_ray.config.ingest import GateConfig, ShardConfig, SplitConfig, WorkConfig
 from hymotion_ray.engine.dataset.catalogue import Catalogue
@@ -31,18 +28,8 @@ SHARDS = ShardConfig(target_mb=0.2, row_group_mb=0.05)
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="motions")
-    yield
-    server.shutdown()
-    thread.join()
+    with serving(monkeypatch, "motions"):
+        yield
 
 
 def test_a_round_on_an_object_store(bucket, sources, reader: FolderReader, tmp_path) -> None:

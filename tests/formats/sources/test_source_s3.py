@@ -7,26 +7,15 @@ from pathlib import Path
 
 import pytest
 from made_files import amass_arrays, amc_text, asf_text, npz_with, save_npz
+from object_store import serving
 
 from hymotion_ray.formats.sources import SourceClip, list_sources, load_captions, read_source
 
 
 @pytest.fixture(name="store")
 def s3_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    boto3 = pytest.importorskip("boto3")
-    moto_server = pytest.importorskip("moto.server")
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in (
-        ("AWS_ENDPOINT_URL", f"http://{host}:{port}"), ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"), ("AWS_REGION", "us-east-1"),
-    ):  # fmt: skip
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
-    client.create_bucket(Bucket="motions")
-    yield client
-    server.stop()
+    with serving(monkeypatch, "motions") as client:
+        yield client
 
 
 def test_the_same_clips_and_captions_as_on_disk(store, tmp_path: Path) -> None:
