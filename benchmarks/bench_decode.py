@@ -24,7 +24,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from hymotion_ray.formats.npz import write_npz
+from hymotion_ray.formats.motions.npz import write_npz
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.decode import Decoder
 from hymotion_ray.motion.features import encode_features

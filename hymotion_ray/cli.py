@@ -37,7 +37,10 @@ class Group(click.Group):
             ctx.exit(error.exit_code)
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
+
+
+@click.group(cls=Group, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="hymotion-ray")
 def main() -> None:
     """Text to 3D human motion at scale, on Ray.
@@ -49,7 +52,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("prompts", nargs=-1, required=True)
-@click.option("--model", required=True, help="`tiny`, or a model folder.")
+@click.option("--model", required=True, help="`tiny`, a model folder, or hf:OWNER/NAME@REVISION.")
 @click.option("--out", required=True, help="Output folder or URL; the same folder again resumes.")
 @click.option(
     "--seeds", "num_seeds", type=int, default=1, help="Clips a prompt, of seeds 0, 1, ..."

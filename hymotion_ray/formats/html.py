@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hymotion_ray.formats.atomic import write_bytes
-from hymotion_ray.formats.figure import Figure
-from hymotion_ray.formats.mannequin import figure_of
-from hymotion_ray.formats.tracks import rotation_tracks
+from hymotion_ray.formats.figures.figure import Figure
+from hymotion_ray.formats.figures.mannequin import figure_of
+from hymotion_ray.formats.figures.tracks import rotation_tracks
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PARENTS, PELVIS, Skeleton

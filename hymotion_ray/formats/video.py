@@ -22,10 +22,10 @@ from scipy.ndimage import gaussian_filter1d
 
 from hymotion_ray.errors import MissingDependencyError, OutputError
 from hymotion_ray.formats.atomic import write_bytes
-from hymotion_ray.formats.caption import PAPER, caption
-from hymotion_ray.formats.drawing import Camera, Painter, pillow, posed_vertices
-from hymotion_ray.formats.figure import from_body_mesh
-from hymotion_ray.formats.mannequin import mannequin
+from hymotion_ray.formats.figures.caption import PAPER, caption
+from hymotion_ray.formats.figures.drawing import Camera, Painter, pillow, posed_vertices
+from hymotion_ray.formats.figures.figure import from_body_mesh
+from hymotion_ray.formats.figures.mannequin import mannequin
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import PELVIS

@@ -10,8 +10,8 @@ import torch
 from sample_motions import WITHIN_MM, crooked_skeleton, stand, tumble
 
 from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.bvh import read_bvh, write_bvh
-from hymotion_ray.formats.bvh_text import parse_bvh
+from hymotion_ray.formats.motions.bvh import read_bvh, write_bvh
+from hymotion_ray.formats.motions.bvh_text import parse_bvh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import JOINT_NAMES
 

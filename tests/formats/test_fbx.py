@@ -8,7 +8,7 @@ from node_reader import fbx_to_glb, three_joints
 from sample_motions import META, WITHIN_MM, body_mesh, crooked_skeleton, stand, tumble
 from scipy.spatial.transform import Rotation
 
-from hymotion_ray.formats.fbx import write_fbx
+from hymotion_ray.formats.motions.fbx import write_fbx
 from hymotion_ray.motion.skeleton import JOINT_NAMES, PARENTS, generic_skeleton
 
 CASES = {

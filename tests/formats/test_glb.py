@@ -12,7 +12,7 @@ from node_reader import three_joints, validate
 from sample_motions import META, WITHIN_MM, body_mesh, crooked_skeleton, stand, tumble
 
 from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.glb import read_glb, write_glb
+from hymotion_ray.formats.motions.glb import read_glb, write_glb
 from hymotion_ray.motion.skeleton import JOINT_NAMES, generic_skeleton
 
 CASES = {

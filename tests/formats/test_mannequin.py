@@ -7,9 +7,9 @@ import pytest
 import torch
 from sample_motions import body_mesh, crooked_skeleton, stand, tumble
 
-from hymotion_ray.formats.drawing import posed_vertices
-from hymotion_ray.formats.figure import LEFT, RIGHT, from_body_mesh
-from hymotion_ray.formats.mannequin import mannequin
+from hymotion_ray.formats.figures.drawing import posed_vertices
+from hymotion_ray.formats.figures.figure import LEFT, RIGHT, from_body_mesh
+from hymotion_ray.formats.figures.mannequin import mannequin
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 
 SKELETONS = {

@@ -15,7 +15,7 @@ from sample_motions import META, crooked_skeleton, stand, tumble
 from scipy.spatial.transform import Rotation
 
 from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.npz import read_npz, write_npz
+from hymotion_ray.formats.motions.npz import read_npz, write_npz
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.poses import SMPL_PELVIS, relaxed_hands
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton

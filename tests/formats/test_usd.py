@@ -9,9 +9,9 @@ import pytest
 from sample_motions import META, WITHIN_MM, crooked_skeleton, tumble
 
 from hymotion_ray.errors import MissingDependencyError
-from hymotion_ray.formats.drawing import posed_vertices
-from hymotion_ray.formats.mannequin import mannequin
-from hymotion_ray.formats.usd import write_usda
+from hymotion_ray.formats.figures.drawing import posed_vertices
+from hymotion_ray.formats.figures.mannequin import mannequin
+from hymotion_ray.formats.motions.usd import write_usda
 
 
 @pytest.fixture

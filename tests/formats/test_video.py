@@ -9,9 +9,9 @@ import pytest
 from sample_motions import body_mesh, stand, tumble
 
 from hymotion_ray.errors import MissingDependencyError, OutputError
-from hymotion_ray.formats.caption import caption, wrap
-from hymotion_ray.formats.drawing import BACKGROUND, Camera, Painter, posed_vertices
-from hymotion_ray.formats.mannequin import mannequin
+from hymotion_ray.formats.figures.caption import caption, wrap
+from hymotion_ray.formats.figures.drawing import BACKGROUND, Camera, Painter, posed_vertices
+from hymotion_ray.formats.figures.mannequin import mannequin
 from hymotion_ray.formats.video import write_mp4, write_png
 from hymotion_ray.motion.skeleton import generic_skeleton
 

@@ -211,6 +211,6 @@ def _missing(checkpoint: Checkpoint, has_checkout: bool) -> dict[str, str]:
         )
     for name, encoder in (("llm_path", "Qwen3-8B"), ("clip_path", "CLIP-L")):
         if getattr(checkpoint.config.text, name) is None:
-            option = "--" + name.replace("_", "-")
+            option = "--" + name.removesuffix("_path")
             missing[name] = f"{encoder} is not in the folder; give {option} when rendering"
     return missing

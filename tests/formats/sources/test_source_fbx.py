@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hymotion_ray.formats.fbx import write_fbx
+from hymotion_ray.formats.motions.fbx import write_fbx
 from hymotion_ray.formats.sources import (
     SourceClip,
     SourceReject,

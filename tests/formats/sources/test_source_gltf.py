@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation, Slerp
 
-from hymotion_ray.formats.glb import write_glb
+from hymotion_ray.formats.motions.glb import write_glb
 from hymotion_ray.formats.sources import (
     SourceClip,
     SourceReject,

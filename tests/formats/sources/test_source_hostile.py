@@ -18,9 +18,9 @@ import torch
 from made_files import amass_arrays, npy_with_header, npz_with, save_npz, smpl_walk
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.bvh import write_bvh
-from hymotion_ray.formats.glb import write_glb
-from hymotion_ray.formats.npz import write_npz
+from hymotion_ray.formats.motions.bvh import write_bvh
+from hymotion_ray.formats.motions.glb import write_glb
+from hymotion_ray.formats.motions.npz import write_npz
 from hymotion_ray.formats.sources import SourceClip, SourceReject, list_sources, read_source
 from hymotion_ray.formats.sources.plain_pickle import read_plain_pickle
 from hymotion_ray.motion.motion import Motion

@@ -11,7 +11,7 @@ import pytest
 import torch
 from made_files import smpl_walk
 
-from hymotion_ray.formats.npz import write_npz
+from hymotion_ray.formats.motions.npz import write_npz
 from hymotion_ray.formats.shard_table import ShardCaption, ShardClip, encode_shard, to_table
 from hymotion_ray.formats.sources import (
     Caption,

@@ -21,7 +21,7 @@ from made_files import (
 )
 from scipy.spatial.transform import Rotation
 
-from hymotion_ray.formats.npz import write_npz
+from hymotion_ray.formats.motions.npz import write_npz
 from hymotion_ray.formats.sources import (
     ChunkKeys,
     SourceClip,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from hymotion_ray.formats.drawing import pillow
+from hymotion_ray.formats.figures.drawing import pillow
 from hymotion_ray.motion.motion import Motion
 
 if TYPE_CHECKING:

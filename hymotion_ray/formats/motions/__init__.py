@@ -15,11 +15,11 @@ import torch
 
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.atomic import read_bytes, write_bytes
-from hymotion_ray.formats.bvh import read_bvh, write_bvh
-from hymotion_ray.formats.fbx import write_fbx
-from hymotion_ray.formats.glb import read_glb, write_glb
-from hymotion_ray.formats.npz import Axis, read_npz, write_npz
-from hymotion_ray.formats.usd import write_usda
+from hymotion_ray.formats.motions.bvh import read_bvh, write_bvh
+from hymotion_ray.formats.motions.fbx import write_fbx
+from hymotion_ray.formats.motions.glb import read_glb, write_glb
+from hymotion_ray.formats.motions.npz import Axis, read_npz, write_npz
+from hymotion_ray.formats.motions.usd import write_usda
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, generic_skeleton
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hymotion_ray.formats.fbx_binary import Int64, Record
-from hymotion_ray.formats.fbx_scene import CM, Scene, model_properties, properties
-from hymotion_ray.formats.figure import TONE_COLOURS, TONE_NAMES, Figure
+from hymotion_ray.formats.figures.figure import TONE_COLOURS, TONE_NAMES, Figure
+from hymotion_ray.formats.motions.fbx_binary import Int64, Record
+from hymotion_ray.formats.motions.fbx_scene import CM, Scene, model_properties, properties
 from hymotion_ray.motion.skeleton import JOINT_NAMES, Skeleton
 
 

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.bvh_text import BvhClip, parse_bvh
-from hymotion_ray.formats.euler import unwrapped_zyx
+from hymotion_ray.formats.motions.bvh_text import BvhClip, parse_bvh
+from hymotion_ray.formats.motions.euler import unwrapped_zyx
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.rotations import matrix_to_rot6d
 from hymotion_ray.motion.skeleton import (

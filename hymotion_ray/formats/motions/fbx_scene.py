@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hymotion_ray.formats.fbx_binary import Int64, Record
+from hymotion_ray.formats.motions.fbx_binary import Int64, Record
 
 CM = 100.0
 _CLASSES = {

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.figure import TONE_COLOURS, Figure
-from hymotion_ray.formats.mannequin import figure_of
-from hymotion_ray.formats.tracks import rotation_tracks
+from hymotion_ray.formats.figures.figure import TONE_COLOURS, Figure
+from hymotion_ray.formats.figures.mannequin import figure_of
+from hymotion_ray.formats.figures.tracks import rotation_tracks
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.rotations import matrix_to_rot6d, quat_to_matrix

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hymotion_ray.formats.figure import (
+from hymotion_ray.formats.figures.figure import (
     BODY,
     FACE,
     JOINT,
@@ -22,7 +22,7 @@ from hymotion_ray.formats.figure import (
     strongest,
     vertex_normals,
 )
-from hymotion_ray.formats.loft import Doubles, Part, Shape, ball, loft
+from hymotion_ray.formats.figures.loft import Doubles, Part, Shape, ball, loft
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, Skeleton
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import MissingDependencyError
-from hymotion_ray.formats.figure import FACE, JOINT, TONE_COLOURS, Figure, Floats
+from hymotion_ray.formats.figures.figure import FACE, JOINT, TONE_COLOURS, Figure, Floats
 from hymotion_ray.motion.motion import Motion
 
 if TYPE_CHECKING:

@@ -14,11 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hymotion_ray.formats.euler import unwrapped_zyx
-from hymotion_ray.formats.fbx_binary import CREATION_TIME, FILE_ID, VERSION, Int64, Record, encode
-from hymotion_ray.formats.fbx_figure import figure_objects
-from hymotion_ray.formats.fbx_scene import CM, Scene, model_properties, properties
-from hymotion_ray.formats.mannequin import figure_of
+from hymotion_ray.formats.figures.mannequin import figure_of
+from hymotion_ray.formats.motions.euler import unwrapped_zyx
+from hymotion_ray.formats.motions.fbx_binary import (
+    CREATION_TIME,
+    FILE_ID,
+    VERSION,
+    Int64,
+    Record,
+    encode,
+)
+from hymotion_ray.formats.motions.fbx_figure import figure_objects
+from hymotion_ray.formats.motions.fbx_scene import CM, Scene, model_properties, properties
 from hymotion_ray.motion.body import BodyMesh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import JOINT_NAMES, NUM_BODY_JOINTS, PARENTS, PELVIS

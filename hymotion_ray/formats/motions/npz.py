@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.npz_archive import pack, unpack
+from hymotion_ray.formats.motions.npz_archive import pack, unpack
 from hymotion_ray.motion.motion import MAX_FPS, Motion
 from hymotion_ray.motion.poses import from_smpl, poses_of, relaxed_hands, rot6d_of_poses, to_smpl
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, Skeleton, generic_skeleton

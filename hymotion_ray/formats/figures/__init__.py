@@ -1,0 +1,1 @@
+"""The figure that pages, films and skinned files show: its surface, its motion, its picture."""
