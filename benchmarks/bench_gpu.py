@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from hymotion_ray.config import Grid, NetworkConfig, SamplingConfig
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.model import MotionMMDiT
-from hymotion_ray.model.flops import motion_flops, text_flops
+from hymotion_ray.planning.flops import motion_flops, text_flops
 
 TRAIN_FRAMES, NUM_FRAMES, NUM_TOKENS, PADDED_TOKENS = 360, 150, 36, 128
 FULL = NetworkConfig(

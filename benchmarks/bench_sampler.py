@@ -22,7 +22,7 @@ from hymotion_ray.config import Grid, NetworkConfig, SamplingConfig
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.flow.work import Work
 from hymotion_ray.model import MotionMMDiT
-from hymotion_ray.model.flops import motion_flops, text_flops
+from hymotion_ray.planning.flops import motion_flops, text_flops
 
 NUM_PROMPTS, NUM_SEEDS, NUM_FRAMES = 8, 4, 150
 TRAIN_FRAMES, NUM_TOKENS = 360, 128

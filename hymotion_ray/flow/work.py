@@ -1,6 +1,6 @@
 """How much the sampler had the network compute: calls and shapes, as counted while it ran.
 
-Knows no arithmetic; `hymotion_ray.model.flops` turns the counts into operations.
+Knows no arithmetic; `hymotion_ray.planning.flops` turns the counts into operations.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.model import MotionMMDiT, choose_precision, initialise, set_precision
 from hymotion_ray.model.embeddings import sinusoid
-from hymotion_ray.model.flops import motion_flops, text_flops
 from hymotion_ray.model.rope import rope_table, rotate
+from hymotion_ray.planning.flops import motion_flops, text_flops
 
 Make = Callable[..., MotionMMDiT]
 
