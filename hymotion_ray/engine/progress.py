@@ -24,6 +24,12 @@ class JobProgress:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     log_every_s: float = 5.0
     """Seconds between lines where the stream is no terminal."""
+    title: str = "render"
+    """What the job is, at the front of a line."""
+    unit: str = "clips"
+    """What is counted, as in `12/40 clips, 3.2 clips/s`."""
+    note: str = ""
+    """What else is worth a word at the moment, such as a loss."""
     done: int = 0
     failed: int = 0
     by_device: Counter[str] = field(default_factory=Counter)
@@ -36,13 +42,13 @@ class JobProgress:
     def __enter__(self) -> JobProgress:
         if self.stream.isatty():
             self._bar = Progress(
-                TextColumn("render"),
+                TextColumn(self.title),
                 BarColumn(),
                 TextColumn("{task.fields[words]}"),
                 TimeElapsedColumn(),
                 console=Console(file=self.stream),
             )
-            self._task = self._bar.add_task("render", total=self.total, words=self.words())
+            self._task = self._bar.add_task(self.title, total=self.total, words=self.words())
             self._bar.start()
         return self
 
@@ -87,20 +93,22 @@ class JobProgress:
 
     def words(self) -> str:
         """`12/40 clips, 1 failed, 3.2 clips/s, 9 s left`."""
-        parts = [f"{self.done}/{self.total} clips"]
+        parts = [f"{self.done}/{self.total} {self.unit}"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         if self.rate:
             left = (self.total - self.done - self.failed) / self.rate
-            parts += [f"{self.rate:.1f} clips/s", f"{duration_words(left)} left"]
+            parts += [f"{self.rate:.1f} {self.unit}/s", f"{duration_words(left)} left"]
         if len(self.by_device) > 1:
             shares = [f"{n} {100 * k / self.done:.0f} %" for n, k in self.by_device.most_common()]
             parts.append(" + ".join(shares))
+        if self.note:
+            parts.append(self.note)
         return ", ".join(parts)
 
     def _line(self) -> None:
         self._last_line = time.monotonic()
-        self.stream.write(f"render: {self.words()}, {duration_words(self.seconds)} so far\n")
+        self.stream.write(f"{self.title}: {self.words()}, {duration_words(self.seconds)} so far\n")
         self.stream.flush()
 
 
