@@ -21,22 +21,14 @@ import click
 import torch
 from torch import Tensor, nn
 
-from hymotion_ray.config import Grid, NetworkConfig, SamplingConfig
+from hymotion_ray.config import Grid, SamplingConfig
+from hymotion_ray.config.releases import TRAIN_FRAMES, released_network
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.model import MotionMMDiT
 from hymotion_ray.planning.flops import motion_flops, text_flops
 
-TRAIN_FRAMES, NUM_FRAMES, NUM_TOKENS, PADDED_TOKENS = 360, 150, 36, 128
-FULL = NetworkConfig(
-    feat_dim=1280,
-    num_layers=27,
-    num_heads=20,
-    ctxt_input_dim=4096,
-    vtxt_input_dim=768,
-    mask_mode="narrowband",
-    apply_rope_to_single_branch=False,
-    time_factor=1000.0,
-)
+NUM_FRAMES, NUM_TOKENS, PADDED_TOKENS = 150, 36, 128
+FULL = released_network("1.0")
 
 
 KEYS = (

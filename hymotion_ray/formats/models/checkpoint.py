@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 
 from hymotion_ray.config import ModelConfig
 from hymotion_ray.config.fields import from_mapping, to_mapping
+from hymotion_ray.config.releases import released_network
 from hymotion_ray.errors import CheckpointError, ConfigError
 from hymotion_ray.formats.local_file import is_named, require_file, require_folder
 from hymotion_ray.formats.models.body_folder import BODY_FOLDER, read_body, write_body
@@ -31,7 +32,6 @@ from hymotion_ray.formats.models.names import (
     SPECIAL_NAMES,
     STAT_NAMES,
     dimensions_of,
-    released_network,
 )
 from hymotion_ray.formats.models.new_folder import new_folder
 from hymotion_ray.formats.models.prompt_template import TEMPLATE_FILE, read_template

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from hymotion_ray.config import NetworkConfig
+from hymotion_ray.config.releases import SHAPES
 
 Shape = tuple[int, ...]
 
@@ -23,10 +24,6 @@ SPECIAL_NAMES = ("special_game_vtxt_feat", "special_game_ctxt_feat")
 STAT_NAMES = ("mean", "std")
 IGNORED_PREFIXES = ("body_model.", "text_encoder.")
 NUM_FEATURES = 201
-
-# (width, layers, heads) of the two released models, and their text widths.
-_RELEASED = {(1280, 27, 20): "1.0", (1024, 18, 16): "lite"}
-RELEASED_CONTEXT_DIM, RELEASED_VECTOR_DIM = 4096, 768
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +40,7 @@ class Dimensions:
     def variant(self) -> str:
         """`1.0` or `lite` for the shapes of the released models, else `other`."""
         key = (self.feat_dim or 0, self.num_layers, self.num_heads or 0)
-        return _RELEASED.get(key, "other")
+        return SHAPES.get(key, "other")
 
 
 def dimensions_of(network: Mapping[str, torch.Tensor]) -> Dimensions:
@@ -66,21 +63,6 @@ _BLOCK = re.compile(r"(?:double|single)_blocks\.\d+(?=\.)")
 def _size(network: Mapping[str, torch.Tensor], name: str, axis: int) -> int | None:
     tensor = network.get(name)
     return tensor.shape[axis] if tensor is not None and tensor.ndim > axis else None
-
-
-def released_network(variant: str) -> NetworkConfig:
-    """The network config of a released model, `1.0` or `lite`."""
-    width, layers, heads = next(key for key, name in _RELEASED.items() if name == variant)
-    return NetworkConfig(
-        feat_dim=width,
-        num_layers=layers,
-        num_heads=heads,
-        ctxt_input_dim=RELEASED_CONTEXT_DIM,
-        vtxt_input_dim=RELEASED_VECTOR_DIM,
-        mask_mode="narrowband",
-        apply_rope_to_single_branch=False,
-        time_factor=1000.0,
-    )
 
 
 def feature_shapes(config: NetworkConfig) -> dict[str, Shape]:

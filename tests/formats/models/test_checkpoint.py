@@ -13,12 +13,12 @@ import yaml
 from safetensors.torch import save_file
 
 from hymotion_ray.config import ModelConfig, NetworkConfig, SamplingConfig, TextConfig
+from hymotion_ray.config.releases import released_network
 from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.models.checkpoint import Checkpoint, read_model, write_model
 from hymotion_ray.formats.models.names import (
     feature_shapes,
     network_shapes,
-    released_network,
 )
 from hymotion_ray.model.mmdit import MotionMMDiT
 from hymotion_ray.motion.skeleton import generic_skeleton

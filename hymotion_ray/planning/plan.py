@@ -1,0 +1,296 @@
+"""A plan: which stage sits where, how long a job takes and what it costs, before it is paid for.
+
+Nothing here is measured: figures are computed by `memory` and `speed` from shapes, from constants
+fitted on one H200, and from the public data of the catalogue. `Plan.sources` says so figure by
+figure.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hymotion_ray.config.fields import require
+from hymotion_ray.config.network import NetworkConfig
+from hymotion_ray.errors import ConfigError
+from hymotion_ray.planning.catalogue import Catalogue, Gpu, Machine
+from hymotion_ray.planning.memory import GIB
+from hymotion_ray.planning.placement import MARGIN, Arrangement, Workload, arrange
+
+NUM_TOKENS = 36
+"""Text tokens of a usual prompt of the releases' encoder."""
+_START_S = 120
+"""Start of a cluster's processes and loading of weights, added once to a job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be planned."""
+
+    network: NetworkConfig
+    model_name: str
+    has_encoder: bool = True
+    gpus: Mapping[str, int]
+    """Cards by kind."""
+    num_clips: int = 1000
+    duration_s: float = 5.0
+    seeds: int = 1
+    num_steps: int = 50
+    spot: bool = False
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """USD an hour of one GPU of a kind, instead of the catalogue's."""
+
+    def __post_init__(self) -> None:
+        require(self.num_clips >= 1, "clips", self.num_clips, "at least 1")
+        require(self.seeds >= 1, "seeds", self.seeds, "at least 1")
+        require(
+            0 < self.duration_s <= 12, "duration", self.duration_s, "above 0, at most 12 seconds"
+        )
+        require(1 <= self.num_steps <= 1000, "steps", self.num_steps, "1 to 1000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is expected of a job on a pool."""
+
+    request: Request
+    arrangement: Arrangement
+    others: tuple[Arrangement, ...]
+    """The other arrangements that fit, best first."""
+    hours: float
+    cost: Mapping[str, Any]
+    """USD in all and by 1,000 clips, with the machines reckoned; None where no price is known."""
+    alternatives: tuple[Mapping[str, Any], ...]
+    """Every machine that can be had, at this work, cheapest by clip first."""
+    catalogue_date: str
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The plan as plain JSON."""
+        return {
+            "schema": 1,
+            "model": self.request.model_name,
+            "gpus": dict(self.request.gpus),
+            "clips": self.request.num_clips,
+            "memory": memory_table(self.arrangement),
+            "placement": placement_table(self.arrangement),
+            "settings": settings(self.arrangement),
+            "clips_per_s": round(self.arrangement.clips_per_s, 3),
+            "hours": round(self.hours, 3),
+            "cost": dict(self.cost),
+            "reasons": reasons(self),
+            "alternatives": [dict(a) for a in self.alternatives],
+            "sources": {
+                "memory": "computed from shapes; CUDA context and encoder sizes measured on an H200",
+                "clips_per_s": "computed: matrix products and memory traffic scaled from one H200's "
+                "measured rates by data-sheet figures",
+                "hours": f"computed; {_START_S} s of start-up included",
+                "cost": f"public prices of the catalogue of {self.catalogue_date}",
+            },
+        }
+
+
+def parse_gpus(text: str, catalogue: Catalogue) -> dict[str, int]:
+    """`KIND:N,KIND:N` as numbers by the catalogue's names; N is 1 where it is left out.
+
+    Raises `ConfigError` for an unknown kind or a number below 1.
+    """
+    pool: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        match = re.fullmatch(r"(.+?)(?::(\d{1,6}))?", part)
+        kind = catalogue.gpu(match[1] if match else part).name
+        number = int(match[2] or 1) if match else 0
+        require(number >= 1, "gpus", part, "KIND:N with N at least 1, such as A10:4,A100-40:2")
+        pool[kind] = pool.get(kind, 0) + number
+    if not pool:
+        raise ConfigError(f"gpus is {text!r}; allowed: KIND:N,KIND:N such as A10:4,A100-40:2")
+    return pool
+
+
+def make_plan(request: Request, catalogue: Catalogue) -> Plan:
+    """The plan of a render job; `ConfigError` where nothing fits, naming what would."""
+    pool = {kind: (catalogue.gpu(kind), number) for kind, number in request.gpus.items()}
+    work = _workload(request)
+    best, *others = arrange(pool, work)
+    hours = (request.num_clips / best.clips_per_s + _START_S) / 3600
+    return Plan(
+        request=request,
+        arrangement=best,
+        others=tuple(others),
+        hours=hours,
+        cost=_cost(request, catalogue, hours),
+        alternatives=tuple(_alternatives(request, work, catalogue)),
+        catalogue_date=catalogue.date,
+    )
+
+
+def _workload(request: Request) -> Workload:
+    return Workload(
+        network=request.network,
+        has_encoder=request.has_encoder,
+        num_frames=max(20, round(30 * request.duration_s)),
+        num_tokens=NUM_TOKENS,
+        seeds=request.seeds,
+        evaluations=request.num_steps,
+    )
+
+
+def _cost(request: Request, catalogue: Catalogue, hours: float) -> dict[str, Any]:
+    """USD of the pool for `hours`, by the cheapest machines that have its cards."""
+    total = 0.0
+    rows: list[dict[str, Any]] = []
+    for kind, number in request.gpus.items():
+        machine = _machine(request, catalogue, kind)
+        if machine is None:
+            return {
+                "usd": None,
+                "usd_per_1000_clips": None,
+                "machines": rows,
+                "missing": f"no price of {kind}; give one with --price {kind}=USD",
+            }
+        machines = math.ceil(number / machine.num_gpus)
+        usd = machines * machine.usd_per_hour * hours
+        total += usd
+        rows.append(
+            {
+                "gpu": kind,
+                "machine": machine.name,
+                "number": machines,
+                "usd_per_hour": round(machine.usd_per_hour, 4),
+                "usd": round(usd, 4),
+                "source": machine.source,
+            }
+        )
+    return {
+        "usd": round(total, 4),
+        "usd_per_1000_clips": round(1000 * total / request.num_clips, 4),
+        "machines": rows,
+    }
+
+
+def _machine(request: Request, catalogue: Catalogue, kind: str) -> Machine | None:
+    price = {k.lower(): v for k, v in request.prices.items()}.get(kind.lower())
+    if price is not None:
+        return Machine(
+            name=f"your {kind}",
+            provider="you",
+            gpu=kind,
+            num_gpus=1,
+            usd_per_hour=price,
+            source="as given",
+        )
+    found = catalogue.machines_with(kind, spot=request.spot)
+    return found[0] if found else None
+
+
+def _alternatives(request: Request, work: Workload, catalogue: Catalogue) -> list[dict[str, Any]]:
+    """One row a machine: its clips a second when full, and what 1,000 clips cost there."""
+    rows = []
+    for kind, gpu in catalogue.gpus.items():
+        for machine in catalogue.machines_with(kind, spot=request.spot):
+            try:
+                best = arrange({kind: (gpu, machine.num_gpus)}, work)[0]
+            except ConfigError:
+                continue
+            rows.append(
+                {
+                    "machine": machine.name,
+                    "gpu": f"{machine.num_gpus} x {kind}",
+                    "encoder": best.reason,
+                    "clips_per_s": round(best.clips_per_s, 2),
+                    "usd_per_hour": round(machine.usd_per_hour, 3),
+                    "usd_per_1000_clips": round(
+                        1000 * machine.usd_per_hour / 3600 / best.clips_per_s, 3
+                    ),
+                }
+            )
+    return sorted(rows, key=lambda row: float(str(row["usd_per_1000_clips"])))
+
+
+def memory_table(best: Arrangement) -> list[dict[str, Any]]:
+    """GiB by stage, kind and purpose."""
+    rows: list[dict[str, Any]] = []
+    if best.encoder_gpu is not None:
+        rows.append(_memory_row("encode", best.encoder_gpu, best.encoder_memory.in_gib()))
+    rows += [_memory_row("sample", s.gpu, s.memory.in_gib()) for s in best.samplers]
+    return rows
+
+
+def _memory_row(stage: str, gpu: Gpu, gib: dict[str, float]) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "gpu": gpu.name,
+        "gib": gib,
+        "card_gib": gpu.usable_gib,
+        "planned_gib": round(MARGIN * gpu.memory_bytes / GIB, 1),
+    }
+
+
+def placement_table(best: Arrangement) -> list[dict[str, Any]]:
+    """Stage, kind, number, share of a card, rows a batch and clips a second."""
+    rows: list[dict[str, Any]] = []
+    if best.encoder_place != "none":
+        rows.append(
+            {
+                "stage": "encode",
+                "gpu": best.encoder_gpu.name if best.encoder_gpu else "CPU",
+                "number": 1,
+                "share": best.encoder_share,
+                "precision": best.encoder_precision,
+                "prompts_per_s": round(best.prompts_per_s, 2),
+            }
+        )
+    for samplers in best.samplers:
+        rows.append(
+            {
+                "stage": "sample",
+                "gpu": samplers.gpu.name,
+                "number": samplers.num_gpus,
+                "share": round(samplers.share, 2),
+                "rows": samplers.rows,
+                "clips_per_s": round(samplers.clips_per_s, 2),
+            }
+        )
+    return rows
+
+
+def settings(best: Arrangement) -> dict[str, Any]:
+    """The settings of `render` that carry the plan out."""
+    values: dict[str, Any] = {"resources.rows": min(s.rows for s in best.samplers)}
+    if best.encoder_place == "cpu":
+        values["text.device"] = "cpu"
+    elif best.encoder_place != "none":
+        values["resources.encoder_gpus"] = best.encoder_share
+        values["resources.sampler_gpus"] = round(min(s.share for s in best.samplers), 2)
+        if best.encoder_precision != "bfloat16":
+            values["text.precision"] = best.encoder_precision
+    return values
+
+
+def reasons(plan: Plan) -> list[str]:
+    """Why it is arranged so, and what would change it."""
+    best = plan.arrangement
+    words = [f"{best.reason}; the fastest of {1 + len(plan.others)} arrangements that fit"]
+    if best.changes_results:
+        words.append(
+            f"a {best.encoder_precision} encoder gives other features than bf16: a card of 24 GB "
+            "that it has to itself, or one of 32 GB to share, would keep results exact"
+        )
+    exact = [a for a in plan.others if a.changes_results == best.changes_results]
+    if exact:
+        words.append(f"next best: {exact[0].reason}, {exact[0].clips_per_s:.2f} clips/s")
+    if best.encoder_place == "cpu":
+        words.append(
+            "encoding limits the whole job: one card with 18 GiB free for the encoder removes that"
+        )
+    for samplers in best.samplers:
+        if samplers.rows < 16:
+            words.append(
+                f"{samplers.gpu.name} takes only {samplers.rows} clips a batch beside what else it "
+                "holds; freeing memory there makes it faster"
+            )
+    if len(best.samplers) > 1 and len({s.rows for s in best.samplers}) > 1:
+        words.append("cards of unlike memory run batches of their own sizes, which are other cells")
+    return words
