@@ -72,7 +72,7 @@ class PoolConfig:
             for label in selector:
                 require("=" in label, "pool.labels", label, "KEY=VALUE")
         require(self.gpus is None or 0 <= self.gpus <= 1, "pool.gpus", self.gpus, "0 to 1")
-        require(self.cpus is None or 0 < self.cpus, "pool.cpus", self.cpus, "above 0")
+        require(self.cpus is None or self.cpus > 0, "pool.cpus", self.cpus, "above 0")
         require(self.threads >= 1, "pool.threads", self.threads, "at least 1")
         require(self.rows is None or 1 <= self.rows <= 1024, "pool.rows", self.rows, "1 to 1024")
         require(0 <= self.least_step_s < 60, "pool.least_step_s", self.least_step_s, "0 to 60")

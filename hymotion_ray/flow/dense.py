@@ -31,6 +31,7 @@ def sample_dense(
     null_vector: Tensor,
     null_context: Tensor | None,
     work: Work,
+    noise_device: torch.device,
 ) -> list[Tensor]:
     """Latents (num_frames, 201) fp32 on CPU, in the order of `rows`.
 
@@ -40,7 +41,9 @@ def sample_dense(
     for start in range(0, len(rows), rows_per_call):
         members = rows[start : start + rows_per_call]
         full = [*members, *[members[0]] * (rows_per_call - len(members))]
-        x = _integrate(network, conditions, full, sampling, null_vector, null_context, work)
+        x = _integrate(
+            network, conditions, full, sampling, null_vector, null_context, work, noise_device
+        )
         results += [x[i, : row.num_frames].cpu() for i, row in enumerate(members)]
     return results
 
@@ -53,6 +56,7 @@ def _integrate(
     null_vector: Tensor,
     null_context: Tensor | None,
     work: Work,
+    noise_device: torch.device,
 ) -> Tensor:
     device, num_frames = network.device, network.train_frames
     place = torch.tensor([r.prompt for r in rows], device=device)
@@ -77,7 +81,7 @@ def _integrate(
         v = network.motion_stream(x, text, layout).float()
         return guide(v, sampling.guidance_scale) if guided else v
 
-    x = torch.stack([noise(row.seed, num_frames) for row in rows]).to(device)
+    x = torch.stack([noise(row.seed, num_frames, noise_device) for row in rows]).to(device)
     for step in solver_steps(sampling.method, sampling.num_steps):
         x = advance(velocity, x, step)
     return x

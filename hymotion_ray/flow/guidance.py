@@ -14,7 +14,10 @@ def needs_null(scale: float) -> bool:
     return scale > 1.0
 
 
-def guide(v_text_then_null: Tensor, scale: float) -> Tensor:
-    """`v_null + scale (v_text - v_null)` (B, L, 201), of both branches' velocities (2B, L, 201)."""
+def guide(v_text_then_null: Tensor, scale: float | Tensor) -> Tensor:
+    """`v_null + scale (v_text - v_null)` (B, L, 201), of both branches' velocities (2B, L, 201).
+
+    A scale a row is a tensor (B, 1, 1).
+    """
     v_text, v_null = v_text_then_null.chunk(2)
     return v_null + scale * (v_text - v_null)

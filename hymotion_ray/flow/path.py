@@ -9,13 +9,16 @@ INPUT_DIM = 201
 """Numbers a motion frame."""
 
 
-def noise(seed: int, train_frames: int) -> Tensor:
-    """Noise (train_frames, 201) fp32 on CPU; depends on `seed` (int64) alone.
+def noise(seed: int, train_frames: int, device: torch.device | str = "cpu") -> Tensor:
+    """Noise (train_frames, 201) fp32, drawn on `device` and returned on CPU.
 
-    A shorter clip takes the first frames of it, so the same seed starts every length alike.
+    Drawn on the CPU it depends on `seed` (int64) alone. Drawn on a GPU, as the released Lite model
+    does, the same seed is other noise, and may differ from one GPU model to the next. A shorter
+    clip takes the first frames of it, so the same seed starts every length alike.
     """
-    generator = torch.Generator("cpu").manual_seed(seed)
-    return torch.randn(1, train_frames, INPUT_DIM, generator=generator).squeeze(0)
+    generator = torch.Generator(device).manual_seed(seed)
+    shape = (1, train_frames, INPUT_DIM)
+    return torch.randn(shape, generator=generator, device=device).squeeze(0).cpu()
 
 
 def interpolate(noise_BLF: Tensor, data_BLF: Tensor, t_B: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hymotion_ray.config.grid import Grid, GridCell
-from hymotion_ray.config.sampling import SamplingConfig
+from hymotion_ray.config.sampling import NoiseSource, SamplingConfig
 from hymotion_ray.errors import ConfigError, SamplingError
 from hymotion_ray.flow.conditions import Conditions, prepare_conditions
 from hymotion_ray.flow.dense import sample_dense
@@ -76,6 +76,7 @@ class Sampler:
         grid: Grid | None = None,
         text_window_bytes: int | None = None,
         null_cache_bytes: int = NULL_CACHE_BYTES,
+        noise_source: NoiseSource = "cpu",
     ) -> None:
         """`network` computes in its own dtype on its own device; it is not changed.
 
@@ -83,13 +84,21 @@ class Sampler:
         `enable_ctxt_null_feat` says whether the null branch replaces the context too.
         `text_window_bytes` bounds the text rows computed ahead (None: by the device), though one
         step of one batch is always computed; `null_cache_bytes` bounds what is kept of the null
-        text across calls.
+        text across calls. `noise_source` "gpu" draws noise on the network's GPU, as the released
+        Lite model does (other noise than elsewhere); `ConfigError` where the network is on none.
         """
         if train_frames != network.train_frames:
             raise ConfigError(
                 f"train_frames is {train_frames}; allowed: {network.train_frames}, the network's"
             )
+        if noise_source == "gpu" and network.device.type != "cuda":
+            raise ConfigError(
+                f"noise is drawn on a GPU, but the network is on {network.device}; allowed there:"
+                " noise cpu, or a CUDA device"
+            )
         self.network = network
+        self.noise_source: NoiseSource = noise_source
+        self._noise_device = network.device if noise_source == "gpu" else torch.device("cpu")
         self.null_vector = null_vector
         self.null_context = null_context
         self.enable_ctxt_null_feat = enable_ctxt_null_feat
@@ -97,9 +106,14 @@ class Sampler:
         self.text_window_bytes = text_window_bytes or default_window_bytes(network.device)
         self.null_cache_bytes = null_cache_bytes
         self.work = Work()
-        self._text = TextHalf(
+        self.text = TextHalf(
             network, null_vector, null_context, self.grid.text_rows, null_cache_bytes, self.work
         )
+
+    @property
+    def null(self) -> Conditions:
+        """The learned null text as one prompt of one token."""
+        return self.text.null
 
     def in_float32(self) -> Sampler:
         """A sampler of the same settings over a copy of the network in fp32, for a second try."""
@@ -112,6 +126,7 @@ class Sampler:
             grid=self.grid,
             text_window_bytes=self.text_window_bytes,
             null_cache_bytes=self.null_cache_bytes,
+            noise_source=self.noise_source,
         )
 
     @torch.inference_mode()
@@ -135,7 +150,7 @@ class Sampler:
         returned as they are (`nonfinite_rows` finds them), so that the others are not lost.
         """
         conditions = prepare_conditions(
-            context, vector, context_length, self._text.null, self.network
+            context, vector, context_length, self.text.null, self.network
         )
         check_rows(rows, len(conditions), self.network.train_frames)
         lengths = conditions.length.tolist()
@@ -171,7 +186,7 @@ class Sampler:
         window = None
         for first in range(0, len(steps), steps_per_window):
             ahead = steps[first : first + steps_per_window]
-            window = self._text.window(conditions, stage_times(ahead), null, window)
+            window = self.text.window(conditions, stage_times(ahead), null, window)
             for run in runs:
                 layout = self.network.motion_layout(
                     run.num_frames, run.num_tokens, cell.frames, cell.tokens
@@ -203,7 +218,9 @@ class Sampler:
         """A batch at t = 0: its noise, its branches and its lengths."""
         device, cell = self.network.device, batch.cell
         members = [rows[i] for i in batch.padded_indices]
-        x = torch.stack([noise(r.seed, self.network.train_frames)[: cell.frames] for r in members])
+        whole = self.network.train_frames
+        drawn = [noise(r.seed, whole, self._noise_device)[: cell.frames] for r in members]
+        x = torch.stack(drawn)
         branches = torch.tensor([prompts.index(r.prompt) for r in members], device=device)
         num_frames = torch.tensor([r.num_frames for r in members], device=device)
         num_tokens = conditions.length[branches]
@@ -248,13 +265,13 @@ class Sampler:
         branch; same network, dtype and rows a call. Equal to `sample` up to rounding.
         """
         conditions = prepare_conditions(
-            context, vector, context_length, self._text.null, self.network
+            context, vector, context_length, self.text.null, self.network
         )
         check_rows(rows, len(conditions), self.network.train_frames)
         null_context = self.null_context if self.enable_ctxt_null_feat else None
         results = sample_dense(
             self.network, conditions, rows, sampling, self.grid.rows, self.null_vector,
-            null_context, self.work,
+            null_context, self.work, self._noise_device,
         )  # fmt: skip
         raise_if_nonfinite(results, rows)
         return results

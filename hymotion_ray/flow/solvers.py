@@ -9,9 +9,10 @@ Wanner, Solving ordinary differential equations I, table II.1.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from hymotion_ray.config.sampling import Method
 
-Velocity = Callable[[Tensor, float], Tensor]
+Velocity = Callable[[Tensor, Any], Tensor]
+"""The velocity of x at a time, or at one time a row where rows stand at steps of their own."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,46 @@ class Step:
     method: Method
     times: tuple[float, ...]
     dt: float
+
+
+class RowFactors:
+    """A number a row, by which rows of a batch are multiplied.
+
+    Divided and multiplied in double precision and rounded once, as Python does with the one number
+    of a `Step`, so that a row's bits are the same either way.
+    """
+
+    def __init__(self, values: Sequence[float], device: torch.device) -> None:
+        self.values, self.device = values, device
+
+    def __truediv__(self, divisor: float) -> RowFactors:
+        return RowFactors([v / divisor for v in self.values], self.device)
+
+    def __mul__(self, other: Any) -> Any:
+        if not isinstance(other, Tensor):
+            return RowFactors([v * other for v in self.values], self.device)
+        return torch.tensor(self.values, dtype=torch.float32, device=self.device)[:, None, None] * (
+            other
+        )
+
+
+@dataclass(frozen=True)
+class RowSteps:
+    """One step of every row of a batch, each at its own times."""
+
+    method: Method
+    times: tuple[tuple[float, ...], ...]
+    """For each stage of the method, a time a row."""
+    dt: RowFactors
+
+
+def row_steps(steps: Sequence[Step], device: torch.device) -> RowSteps:
+    """The steps of several rows, of one method, as one."""
+    return RowSteps(
+        steps[0].method,
+        tuple(zip(*(step.times for step in steps), strict=True)),
+        RowFactors([step.dt for step in steps], device),
+    )
 
 
 def solver_steps(method: Method, num_steps: int) -> list[Step]:
@@ -53,9 +95,10 @@ def stage_times(steps: list[Step]) -> list[float]:
     return list(dict.fromkeys(t for step in steps for t in step.times))
 
 
-def advance(velocity: Velocity, x: Tensor, step: Step) -> Tensor:
+def advance(velocity: Velocity, x: Tensor, step: Step | RowSteps) -> Tensor:
     """One step: from x at its start to x at its end."""
-    t, dt = step.times, step.dt
+    t: Any = step.times
+    dt: Any = step.dt
     k1 = velocity(x, t[0])
     if step.method == "euler":
         return x + dt * k1

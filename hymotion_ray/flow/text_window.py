@@ -90,7 +90,7 @@ class TextHalf:
             part = pairs[start : start + self.rows_per_call]
             rows.write(self._index([first[t] + p for t, p in part]), self._call(conditions, part))
         if null == "null_text":
-            for t, one_token in self._null_at(new).items():
+            for t, one_token in self.null_at(new).items():
                 where = self._index([first[t] + num_branches - 1])
                 rows.write(where, self.network.repeat_token(one_token, num_tokens))
         for t in first.keys() - set(new):
@@ -110,7 +110,7 @@ class TextHalf:
             context, conditions.vector[place], t, conditions.length[place]
         )
 
-    def _null_at(self, times: Sequence[float]) -> dict[float, TextRows]:
+    def null_at(self, times: Sequence[float]) -> dict[float, TextRows]:
         """The null text's single token at each of `times`, computed where it is not kept."""
         missing = [t for t in times if t not in self._null_rows]
         for start in range(0, len(missing), self.rows_per_call):

@@ -65,7 +65,7 @@ def test_null_cache_stays_below_its_bound(make_sampler: Make, condition: Conditi
     small = make_sampler(null_cache_bytes=4 * size)
     for _ in range(3):
         small.sample(*condition, [Row(0, 20, 1)], SamplingConfig(num_steps=6))
-        assert len(small._text._null_rows) == 4
+        assert len(small.text._null_rows) == 4
 
 
 def test_null_branch_that_keeps_its_context_is_shared_too(

@@ -1,0 +1,223 @@
+"""Sampling one step at a time: clips join and leave a batch between steps, each at its own step.
+
+A clip's bits are those of `Sampler.sample` in the same cell at the same number of rows: the network
+computes every row by itself, and each row's times and factors are the same numbers. Knows no
+queue: `engine.serve.batcher` decides who joins.
+
+Shapes: B rows, L frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hymotion_ray.config.grid import GridCell
+from hymotion_ray.config.sampling import Method, SamplingConfig
+from hymotion_ray.flow.conditions import Conditions, prepare_conditions
+from hymotion_ray.flow.guidance import guide, needs_null
+from hymotion_ray.flow.path import noise
+from hymotion_ray.flow.plan import Row, check_rows
+from hymotion_ray.flow.sampler import Sampler
+from hymotion_ray.flow.solvers import Step, advance, row_steps, solver_steps
+from hymotion_ray.flow.text_shelf import NULL, Branch, TextShelf
+
+
+@dataclass(eq=False)
+class Clip:
+    """One clip on its way from noise to data."""
+
+    prompt: Hashable
+    """Name of its prompt: clips of one name have the same condition."""
+    condition: Conditions
+    """One prompt, from `prepare_clip`."""
+    num_frames: int
+    seed: int
+    sampling: SamplingConfig
+    steps: list[Step] = field(init=False)
+    num_done: int = field(default=0, init=False)
+    """Steps done."""
+
+    def __post_init__(self) -> None:
+        self.steps = solver_steps(self.sampling.method, self.sampling.num_steps)
+
+    @property
+    def guided(self) -> bool:
+        """Whether the null branch is computed for it."""
+        return needs_null(self.sampling.guidance_scale)
+
+    @property
+    def num_left(self) -> int:
+        """Steps left."""
+        return len(self.steps) - self.num_done
+
+
+def prepare_clip(
+    sampler: Sampler,
+    prompt: Hashable,
+    context: Tensor,
+    vector: Tensor,
+    num_frames: int,
+    seed: int,
+    sampling: SamplingConfig,
+) -> Clip:
+    """A clip at its first step, its condition on the sampler's device.
+
+    context (n, C) without padding, vector (V,). Raises `ConfigError` for what `Sampler.sample`
+    would refuse.
+    """
+    length = torch.tensor([len(context)])
+    condition = prepare_conditions(
+        context[None], vector[None, None], length, sampler.null, sampler.network
+    )
+    check_rows([Row(0, num_frames, seed)], 1, sampler.network.train_frames)
+    sampler.grid.cell(num_frames, int(condition.length), sampler.network.train_frames)
+    return Clip(prompt, condition, num_frames, seed, sampling)
+
+
+@dataclass(frozen=True)
+class RunKind:
+    """What all clips of a batch have in common."""
+
+    cell: GridCell
+    guided: bool
+    method: Method
+
+    def holds(self, other: RunKind) -> bool:
+        """Whether clips of kind `other` fit into a batch of this kind."""
+        mine, theirs = self.cell, other.cell
+        fits = theirs.frames <= mine.frames and theirs.tokens <= mine.tokens
+        return fits and (self.guided, self.method) == (other.guided, other.method)
+
+
+def kind_of(clip: Clip, sampler: Sampler) -> RunKind:
+    """The batch that a clip belongs to by its own length and token count."""
+    cell = sampler.grid.cell(
+        clip.num_frames, int(clip.condition.length), sampler.network.train_frames
+    )
+    return RunKind(cell, clip.guided, clip.sampling.method)
+
+
+class CellRun:
+    """A batch of at most `kind.cell.rows` clips that take their steps together."""
+
+    def __init__(self, sampler: Sampler, kind: RunKind, *, full_rows: bool = True) -> None:
+        """full_rows: always compute all rows of the cell, so that bits do not depend on mates.
+
+        Without, the next power of two of the clips there are: cheaper, equal up to rounding.
+        """
+        self.kind, self.clips = kind, list[Clip]()
+        self._sampler, self._full_rows = sampler, full_rows
+        stages = len(solver_steps(kind.method, 1)[0].times)
+        capacity = 2 * stages * kind.cell.rows + sampler.grid.text_rows
+        self._shelf = TextShelf(sampler.text, kind.cell.tokens, capacity)
+        self._x = torch.empty(0)
+        self._branches: list[tuple[Branch, Branch | None]] = []
+
+    @property
+    def room(self) -> int:
+        """Clips that may still join."""
+        return self.kind.cell.rows - len(self.clips)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that a step computes, idle ones included."""
+        if self._full_rows:
+            return self.kind.cell.rows
+        return min(self.kind.cell.rows, 1 << max(0, len(self.clips) - 1).bit_length())
+
+    def add(self, clips: Sequence[Clip]) -> None:
+        """Let clips join, at whatever step each of them is to start: the first."""
+        assert len(clips) <= self.room, "the batch has no room"
+        frames, window = self.kind.cell.frames, self._sampler.network.train_frames
+        new = [noise(clip.seed, window)[:frames] for clip in clips]
+        device = self._sampler.network.device
+        live = [*self._x[: len(self.clips)], *(x.to(device) for x in new)]
+        self._set([*self.clips, *clips], live)
+
+    def drop(self, clips: Sequence[Clip]) -> None:
+        """Let clips leave, finished or not."""
+        gone = {id(clip) for clip in clips}
+        places = [i for i, clip in enumerate(self.clips) if id(clip) not in gone]
+        self._set([self.clips[i] for i in places], [self._x[i] for i in places])
+
+    @torch.inference_mode()
+    def _set(self, clips: list[Clip], live: list[Tensor]) -> None:
+        self.clips = clips
+        if not clips:
+            self._x, self._branches = torch.empty(0), []
+            return
+        idle = self.num_rows - len(clips)
+        members = [*clips, *[clips[0]] * idle]
+        self._x = torch.stack([*live, *[live[0]] * idle])
+        self._branches = [self._branches_of(clip) for clip in members]
+        device = self._sampler.network.device
+        num_frames = torch.tensor([clip.num_frames for clip in members], device=device)
+        num_tokens = torch.cat([clip.condition.length for clip in members])
+        scales = [clip.sampling.guidance_scale for clip in members]
+        self._scale = torch.tensor(scales, dtype=torch.float32, device=device)[:, None, None]
+        if self.kind.guided:
+            num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
+        cell = self.kind.cell
+        self._layout = self._sampler.network.motion_layout(
+            num_frames, num_tokens, cell.frames, cell.tokens
+        )
+        for clip in clips:
+            if clip.num_done == 0 and self.kind.guided and self._sampler.enable_ctxt_null_feat:
+                # All times of a clip at once: one at a time, each would take a call of its own.
+                self._sampler.text.null_at([t for step in clip.steps for t in step.times])
+
+    def _branches_of(self, clip: Clip) -> tuple[Branch, Branch | None]:
+        condition = clip.condition.select([0], self.kind.cell.tokens)
+        own = Branch(clip.prompt, condition)
+        if not self.kind.guided:
+            return own, None
+        if self._sampler.enable_ctxt_null_feat:
+            return own, Branch(NULL, None)
+        null = self._sampler.null.vector.to(condition.vector)
+        unguided = Conditions(condition.context, null, condition.length)
+        return own, Branch(("null vector", clip.prompt), unguided)
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[Clip, Tensor]]:
+        """One solver step of every clip; those that reached the end leave.
+
+        Returns them with their latents (num_frames, 201) fp32 on the CPU, finite or not.
+        """
+        assert self.clips, "an empty batch takes no step"
+        members = [*self.clips, *[self.clips[0]] * (len(self._branches) - len(self.clips))]
+        steps = [clip.steps[clip.num_done] for clip in members]
+        self._x = advance(self._velocity, self._x, row_steps(steps, self._x.device))
+        for clip in self.clips:
+            clip.num_done += 1
+        ended = [(i, clip) for i, clip in enumerate(self.clips) if not clip.num_left]
+        results = [(clip, self._x[i, : clip.num_frames].cpu().clone()) for i, clip in ended]
+        if ended:
+            self.drop([clip for _, clip in ended])
+        return results
+
+    def _velocity(self, x_BLF: Tensor, times_B: Sequence[float]) -> Tensor:
+        """The guided velocity (B, L, 201) fp32, each row at its own time."""
+        cell, pairs = self.kind.cell, list(zip(self._branches, times_B, strict=True))
+        now = [(own, t) for (own, _), t in pairs]
+        now += [(null, t) for (_, null), t in pairs if null is not None]
+        places = self._shelf.places(now, self._ahead())
+        index = torch.tensor(places, dtype=torch.int64, device=x_BLF.device)
+        x = x_BLF.repeat(2, 1, 1) if self.kind.guided else x_BLF
+        self._sampler.work.count_motion(len(x), cell.frames, cell.tokens)
+        text = self._shelf.rows.rows(index)
+        v = self._sampler.network.motion_stream(x, text, self._layout).float()
+        return guide(v, self._scale) if self.kind.guided else v
+
+    def _ahead(self) -> Iterator[tuple[Branch, float]]:
+        """Pairs of branch and time that the steps after this one will want, the soonest first."""
+        # One call's rows at most are computed ahead: one clip's next steps, or all clips' next one.
+        most = min(self._sampler.grid.text_rows, max(clip.num_left for clip in self.clips))
+        for offset in range(most):
+            for clip, branches in zip(self.clips, self._branches, strict=False):
+                if offset < clip.num_left:
+                    for t in clip.steps[clip.num_done + offset].times:
+                        yield from ((branch, t) for branch in branches if branch is not None)

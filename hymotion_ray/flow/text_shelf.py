@@ -1,0 +1,113 @@
+"""Text rows of clips that stand at different steps: computed shortly before use, looked up by time.
+
+Unlike a window (`text_window.py`), which serves clips that go through the steps together, a shelf
+holds any pairs of prompt and time. Calls keep their one fixed number of rows; what a call has room
+for is filled with the rows that the next steps will want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hymotion_ray.flow.conditions import Conditions
+from hymotion_ray.flow.network import TextRows
+from hymotion_ray.flow.text_window import TextHalf
+
+_Key = tuple[Hashable, float]
+NULL: Hashable = ("the learned null text",)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What a motion row attends to, by name: clips of one name share its text rows."""
+
+    name: Hashable
+    """Name of the prompt, `NULL` for the learned null text."""
+    condition: Conditions | None
+    """One prompt of the shelf's token count; None for the null text."""
+
+
+class TextShelf:
+    """Room for `capacity` text rows of one token count."""
+
+    def __init__(self, text: TextHalf, num_tokens: int, capacity: int) -> None:
+        self._text, self._num_tokens = text, num_tokens
+        self.rows: TextRows = text.network.empty_text_rows(capacity, num_tokens)
+        self._place: dict[_Key, int] = {}
+        self._free = list(range(capacity))
+
+    def places(
+        self, now: Sequence[tuple[Branch, float]], ahead: Iterable[tuple[Branch, float]]
+    ) -> list[int]:
+        """Where the rows of `now` stand, computed as far as they are not held.
+
+        `ahead`: what will be wanted next, the soonest first. What stands in neither may go.
+        """
+        wanted = {(branch.name, t): branch for branch, t in now}
+        missing = [key for key in wanted if key not in self._place]
+        if missing:
+            self._compute(wanted, missing, ahead)
+        return [self._place[branch.name, t] for branch, t in now]
+
+    def _compute(
+        self,
+        wanted: dict[_Key, Branch],
+        missing: list[_Key],
+        ahead: Iterable[tuple[Branch, float]],
+    ) -> None:
+        nulls = [key for key in missing if key[0] == NULL]
+        texts = [key for key in missing if key[0] != NULL]
+        spare = -len(texts) % self._text.rows_per_call
+        kept = set(wanted)
+        for branch, t in ahead:
+            key = (branch.name, t)
+            if key[0] == NULL or key in kept:
+                continue
+            kept.add(key)
+            if spare and key not in self._place:
+                wanted[key] = branch
+                texts.append(key)
+                spare -= 1
+        self._make_room(len(nulls) + len(texts), kept, set(wanted))
+        for start in range(0, len(texts), self._text.rows_per_call):
+            part = texts[start : start + self._text.rows_per_call]
+            self.rows.write(self._take(part), self._call([(wanted[key], key[1]) for key in part]))
+        for t, one_token in self._text.null_at([t for _, t in nulls]).items():
+            row = self._text.network.repeat_token(one_token, self._num_tokens)
+            self.rows.write(self._take([(NULL, t)]), row)
+
+    def _make_room(self, number: int, kept: set[_Key], needed: set[_Key]) -> None:
+        """Free places: first of rows that nobody will want soon, then of rows not wanted now."""
+        for keep in (kept, needed):
+            for key in [k for k in self._place if k not in keep]:
+                if len(self._free) >= number:
+                    return
+                self._free.append(self._place.pop(key))
+        assert len(self._free) >= number, "the shelf is smaller than one step's rows"
+
+    def _take(self, keys: Sequence[_Key]) -> torch.Tensor:
+        for key in keys:
+            self._place[key] = self._free.pop()
+        places = [self._place[key] for key in keys]
+        return torch.tensor(places, dtype=torch.int64, device=self._text.network.device)
+
+    def _call(self, pairs: Sequence[tuple[Branch, float]]) -> TextRows:
+        """One call of exactly `rows_per_call` rows: `pairs`, the first one repeated after them."""
+        full = [*pairs, *[pairs[0]] * (self._text.rows_per_call - len(pairs))]
+        conditions = [branch.condition for branch, _ in full]
+        assert None not in conditions
+        held = [c for c in conditions if c is not None]
+        times = torch.tensor(
+            [t for _, t in full], dtype=torch.float32, device=self._text.network.device
+        )
+        self._text.work.count_text(len(full), self._num_tokens)
+        rows: TextRows = self._text.network.text_stream(
+            torch.cat([c.context for c in held]),
+            torch.cat([c.vector for c in held]),
+            times,
+            torch.cat([c.length for c in held]),
+        )
+        return rows
