@@ -62,7 +62,7 @@ class JobProgress:
         """Count finished items and show them when it is time."""
         self.done += num_done
         self.failed += num_failed
-        if num_done:
+        if num_done and device:
             self.by_device[device] += num_done
         now = time.monotonic()
         self._recent.append((now, self.done))

@@ -1,33 +1,21 @@
 """Model FLOPs utilisation: what a step needs by formula, over what the device could do.
 
 After Chowdhery et al. 2022 (PaLM), appendix B: operations that the model needs, whatever is
-recomputed, over the device's peak. Knows no time and no tensors.
+recomputed, over the device's peak of dense 16-bit products. Knows no time and no tensors.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 
 from hymotion_ray.config.network import NetworkConfig
+from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.flops import motion_flops, text_flops
 
 _TERA = 1e12
-# Dense bfloat16 products with float32 sums, TFLOP/s, by the makers' data sheets; float16 for the
-# two that have no bfloat16 units.
-_PEAKS = {
-    "B200": 2250,
-    "H200": 989,
-    "H100 PCIE": 756,
-    "H100 NVL": 835,
-    "H100": 989,
-    "A100": 312,
-    "A10G": 70,
-    "A10": 125,
-    "L40S": 362,
-    "L4": 121,
-    "V100": 125,
-    "T4": 65,
-}
+_SLOWER_KINDS = {"H100 PCIE": 756.0, "H100 NVL": 835.0}
+"""Boards of a catalogue's kind with a lower peak, TFLOP/s by the maker's data sheet."""
 
 
 def train_flops(config: NetworkConfig, num_rows: int, num_frames: int, num_tokens: int) -> int:
@@ -45,8 +33,17 @@ def peak_flops(device_name: str) -> float | None:
 
     A processor has none here: its peak hangs on clocks and vector units that its name does not say.
     """
-    name = device_name.upper()
-    for key, tera in _PEAKS.items():
-        if re.search(rf"(?<![A-Z0-9]){key}(?![A-Z0-9])", name):
+    for name, tera in _peaks():
+        if re.search(rf"(?<![A-Z0-9]){name}(?![A-Z0-9])", device_name.upper()):
             return tera * _TERA
     return None
+
+
+@functools.cache
+def _peaks() -> tuple[tuple[str, float], ...]:
+    """Names as devices say them, longest first; the catalogue's are A100-80, RTX4090."""
+    peaks = dict(_SLOWER_KINDS)
+    for gpu in load_catalogue().gpus.values():
+        family = gpu.name.upper().split("-")[0]
+        peaks[re.sub(r"^RTX(?=\d)", "RTX ", family)] = gpu.tflops_16bit
+    return tuple(sorted(peaks.items(), key=lambda entry: -len(entry[0])))

@@ -181,6 +181,7 @@ def test_peaks_go_by_the_whole_name():
     assert peak_flops("NVIDIA H200") == 989e12
     assert peak_flops("NVIDIA L40S") == 362e12
     assert peak_flops("Tesla T4") == 65e12
+    assert peak_flops("NVIDIA GeForce RTX 4090") == 165e12
     assert peak_flops("") is None
     assert peak_flops("AMD EPYC 7R13") is None
 
