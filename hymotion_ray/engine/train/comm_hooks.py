@@ -1,0 +1,49 @@
+"""What DistributedDataParallel sends instead of float32 gradients. Knows messages, no networks."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from hymotion_ray.config.parallel import ParallelConfig
+from hymotion_ray.errors import ConfigError
+
+_REDUCED = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16, "powersgd": None}
+
+
+def check_backend(config: ParallelConfig) -> None:
+    """Raise `ConfigError` where the processes' backend cannot carry what the hook sends."""
+    backend = dist.get_backend()
+    if config.comm_hook == "bf16" and "nccl" not in backend:
+        raise ConfigError(
+            f"comm_hook is 'bf16' on the backend {backend!r}; allowed: bf16 with nccl (GPUs), "
+            "which alone adds bfloat16 numbers here; take fp16, powersgd or none"
+        )
+
+
+def add_hook(module: DistributedDataParallel, config: ParallelConfig) -> None:
+    """Register the hook that `config` names.
+
+    PowerSGD: Vogels, Karimireddy, Jaggi, PowerSGD (2019). Its error feedback is part of no
+    checkpoint: after a resume it starts from zero.
+    """
+    check_backend(config)
+    if config.comm_hook == "fp16":
+        module.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif config.comm_hook == "bf16":
+        module.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif config.comm_hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=config.powersgd_rank,
+            start_powerSGD_iter=config.powersgd_start,
+        )
+        module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def reduced_dtype(config: ParallelConfig) -> torch.dtype | None:
+    """The number format that sharded gradients are summed in; None is their own."""
+    check_backend(config)
+    return _REDUCED[config.comm_hook]
