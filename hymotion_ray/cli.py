@@ -19,7 +19,9 @@ from hymotion_ray.cli_options import (
     print_json,
     say,
     seed_list,
+    words_list,
 )
+from hymotion_ray.cli_plan import plan
 from hymotion_ray.errors import HyMotionError, InputError
 
 
@@ -71,6 +73,17 @@ def main() -> None:
     help="Number format of the network; auto: the best the device has.",
 )
 @click.option(
+    "--noise",
+    type=click.Choice(["cpu", "gpu"]),
+    default="cpu",
+    help="Who draws the noise; gpu: as the released Lite model, other motions on each GPU model.",
+)
+@click.option(
+    "--exact",
+    metavar="CELL",
+    help="Compute all in one cell, ROWSxFRAMESxTOKENS, on one kind of device; what differs fails.",
+)
+@click.option(
     "--format", "formats", callback=comma_list, default="npz", help="Files a clip: npz,bvh,glb,..."
 )
 @click.option("--axis", type=click.Choice(["y-up", "z-up"]), default="y-up", help="Up axis of npz.")
@@ -100,6 +113,18 @@ def main() -> None:
 @click.option("--sampler-gpus", type=float, help="GPU share of a sampler, 0 to 1.")
 @click.option("--encoder-gpus", type=float, help="GPU share of a text encoder, 0 to 1.")
 @click.option("--rows", type=int, help="Clips at once in a sampler.")
+@click.option(
+    "--stall",
+    "stall_s",
+    type=float,
+    default=1800,
+    help="Seconds without a sign of life after which a process is replaced, or the job ends.",
+)
+@click.option(
+    "--prices",
+    callback=words_list,
+    help="Prices of a GPU hour, such as A100=3.2,A10G=1: the summary then tells the cost.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, print stages and counts, stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @config_option
@@ -185,6 +210,7 @@ def preview(sources: tuple[str, ...], out: str, limit: int) -> None:
 
 
 main.add_command(ingest)
+main.add_command(plan)
 
 
 def _print(mapping: dict[str, Any], as_json: bool, words: Callable[[], str] | None = None) -> None:

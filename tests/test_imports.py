@@ -38,6 +38,7 @@ MAY_USE = {
     "cli": {"click", "rich"},
     "cli_options": {"click", "yaml"},
     "cli_ingest": {"click"},
+    "cli_plan": {"click"},
 }
 _IMPORT_ALL = """
 import importlib, json, sys

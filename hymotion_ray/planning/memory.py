@@ -22,7 +22,7 @@ Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
 
 _ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CONTEXT_BYTES = int(0.55 * GIB)
-"""What CUDA itself takes of a card for a process; read off an H200 with torch 2.11."""
+"""What CUDA itself takes of a card for a process: a usual figure, not measured here."""
 _WORKSPACE_BYTES = int(0.1 * GIB)
 """Scratch of matrix products."""
 _MOTION_WIDTHS = 16

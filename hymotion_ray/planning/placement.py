@@ -103,9 +103,9 @@ def _candidates(
         return
     for kind, (gpu, _) in pool.items():
         for precision in ("bfloat16", "int8", "4bit"):
-            words = f"the encoder in {precision} shares a {gpu.name} with a sampler"
+            words = f"the encoder in {precision} shares one {gpu.name} with a sampler"
             yield _finish(pool, work, kind, "shared", precision, words)
-            words = f"the encoder in {precision} has a {gpu.name} to itself"
+            words = f"the encoder in {precision} has one {gpu.name} to itself"
             yield _finish(pool, work, kind, "own card", precision, words)
     words = "the encoder runs on CPU: 16 GiB of host memory, slow"
     yield _finish(pool, work, None, "cpu", "bfloat16", words)
@@ -163,7 +163,7 @@ def _finish(
 
 
 def _group(gpu: Gpu, number: int, work: Workload, taken: int, share: float) -> list[Samplers]:
-    """Samplers on `number` cards with `taken` bytes of each gone, at the largest batch that fits."""
+    """Samplers on `number` cards with `taken` bytes gone of each, at the largest batch."""
     for rows in ROWS:
         memory = sampler_memory(gpu, work, rows, gpu.memory_bytes - taken)
         if memory.total + taken <= MARGIN * gpu.memory_bytes:

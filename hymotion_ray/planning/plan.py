@@ -16,9 +16,10 @@ from typing import Any
 from hymotion_ray.config.fields import require
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.errors import ConfigError
-from hymotion_ray.planning.catalogue import Catalogue, Gpu, Machine
-from hymotion_ray.planning.memory import GIB
-from hymotion_ray.planning.placement import MARGIN, Arrangement, Workload, arrange
+from hymotion_ray.planning.catalogue import Catalogue, Machine
+from hymotion_ray.planning.placement import Arrangement, Workload, arrange
+from hymotion_ray.planning.tables import memory_table, placement_table, reasons, settings
+from hymotion_ray.planning.training import choose, fits, training_tables
 
 NUM_TOKENS = 36
 """Text tokens of a usual prompt of the releases' encoder."""
@@ -80,12 +81,12 @@ class Plan:
             "clips_per_s": round(self.arrangement.clips_per_s, 3),
             "hours": round(self.hours, 3),
             "cost": dict(self.cost),
-            "reasons": reasons(self),
+            "reasons": reasons(self.arrangement, self.others),
             "alternatives": [dict(a) for a in self.alternatives],
             "sources": {
-                "memory": "computed from shapes; CUDA context and encoder sizes measured on an H200",
-                "clips_per_s": "computed: matrix products and memory traffic scaled from one H200's "
-                "measured rates by data-sheet figures",
+                "memory": "computed from shapes; the encoder's weights are public",
+                "clips_per_s": "computed: products and memory traffic, scaled from the rates "
+                "measured on one H200 by data-sheet figures",
                 "hours": f"computed; {_START_S} s of start-up included",
                 "cost": f"public prices of the catalogue of {self.catalogue_date}",
             },
@@ -124,6 +125,51 @@ def make_plan(request: Request, catalogue: Catalogue) -> Plan:
         alternatives=tuple(_alternatives(request, work, catalogue)),
         catalogue_date=catalogue.date,
     )
+
+
+def make_training_plan(request: Request, catalogue: Catalogue) -> dict[str, Any]:
+    """The plan of training on `num_clips` clips of 12 s once, in the form of `Plan.to_mapping`.
+
+    Raises `ConfigError` for a card that holds no way of training.
+    """
+    pool = {kind: (catalogue.gpu(kind), number) for kind, number in request.gpus.items()}
+    chosen = choose(request.network, pool)
+    memory, placement = training_tables(chosen, pool)
+    rate = sum(fit.clips_per_s * pool[fit.gpu.name][1] for fit in chosen)
+    hours = (request.num_clips / rate + _START_S) / 3600
+    words = []
+    for fit in chosen:
+        options = fits(request.network, fit.gpu, sum(n for _, n in pool.values()))
+        words.append(
+            f"{fit.gpu.name}: {fit.switches.words} at {fit.rows} clips a step is the fastest of "
+            f"{len(options)} ways that fit"
+        )
+        if fit.switches.lora:
+            words.append(
+                f"all weights would need more memory than one {fit.gpu.name} has: more cards of it "
+                "(ZeRO splits what they hold), or one of 40 GB"
+            )
+    return {
+        "schema": 1,
+        "model": request.model_name,
+        "gpus": dict(request.gpus),
+        "clips": request.num_clips,
+        "memory": memory,
+        "placement": placement,
+        "settings": {},
+        "clips_per_s": round(rate, 3),
+        "hours": round(hours, 3),
+        "cost": _cost(request, catalogue, hours),
+        "reasons": words,
+        "alternatives": [],
+        "sources": {
+            "memory": "computed from shapes",
+            "clips_per_s": "computed: a fifth of the product rate, as the released network's eager "
+            "steps were measured on an H200, scaled by data-sheet figures; perfect scaling assumed",
+            "hours": f"computed: each clip once; {_START_S} s of start-up included",
+            "cost": f"public prices of the catalogue of {catalogue.date}",
+        },
+    }
 
 
 def _workload(request: Request) -> Workload:
@@ -207,90 +253,3 @@ def _alternatives(request: Request, work: Workload, catalogue: Catalogue) -> lis
                 }
             )
     return sorted(rows, key=lambda row: float(str(row["usd_per_1000_clips"])))
-
-
-def memory_table(best: Arrangement) -> list[dict[str, Any]]:
-    """GiB by stage, kind and purpose."""
-    rows: list[dict[str, Any]] = []
-    if best.encoder_gpu is not None:
-        rows.append(_memory_row("encode", best.encoder_gpu, best.encoder_memory.in_gib()))
-    rows += [_memory_row("sample", s.gpu, s.memory.in_gib()) for s in best.samplers]
-    return rows
-
-
-def _memory_row(stage: str, gpu: Gpu, gib: dict[str, float]) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "gpu": gpu.name,
-        "gib": gib,
-        "card_gib": gpu.usable_gib,
-        "planned_gib": round(MARGIN * gpu.memory_bytes / GIB, 1),
-    }
-
-
-def placement_table(best: Arrangement) -> list[dict[str, Any]]:
-    """Stage, kind, number, share of a card, rows a batch and clips a second."""
-    rows: list[dict[str, Any]] = []
-    if best.encoder_place != "none":
-        rows.append(
-            {
-                "stage": "encode",
-                "gpu": best.encoder_gpu.name if best.encoder_gpu else "CPU",
-                "number": 1,
-                "share": best.encoder_share,
-                "precision": best.encoder_precision,
-                "prompts_per_s": round(best.prompts_per_s, 2),
-            }
-        )
-    for samplers in best.samplers:
-        rows.append(
-            {
-                "stage": "sample",
-                "gpu": samplers.gpu.name,
-                "number": samplers.num_gpus,
-                "share": round(samplers.share, 2),
-                "rows": samplers.rows,
-                "clips_per_s": round(samplers.clips_per_s, 2),
-            }
-        )
-    return rows
-
-
-def settings(best: Arrangement) -> dict[str, Any]:
-    """The settings of `render` that carry the plan out."""
-    values: dict[str, Any] = {"resources.rows": min(s.rows for s in best.samplers)}
-    if best.encoder_place == "cpu":
-        values["text.device"] = "cpu"
-    elif best.encoder_place != "none":
-        values["resources.encoder_gpus"] = best.encoder_share
-        values["resources.sampler_gpus"] = round(min(s.share for s in best.samplers), 2)
-        if best.encoder_precision != "bfloat16":
-            values["text.precision"] = best.encoder_precision
-    return values
-
-
-def reasons(plan: Plan) -> list[str]:
-    """Why it is arranged so, and what would change it."""
-    best = plan.arrangement
-    words = [f"{best.reason}; the fastest of {1 + len(plan.others)} arrangements that fit"]
-    if best.changes_results:
-        words.append(
-            f"a {best.encoder_precision} encoder gives other features than bf16: a card of 24 GB "
-            "that it has to itself, or one of 32 GB to share, would keep results exact"
-        )
-    exact = [a for a in plan.others if a.changes_results == best.changes_results]
-    if exact:
-        words.append(f"next best: {exact[0].reason}, {exact[0].clips_per_s:.2f} clips/s")
-    if best.encoder_place == "cpu":
-        words.append(
-            "encoding limits the whole job: one card with 18 GiB free for the encoder removes that"
-        )
-    for samplers in best.samplers:
-        if samplers.rows < 16:
-            words.append(
-                f"{samplers.gpu.name} takes only {samplers.rows} clips a batch beside what else it "
-                "holds; freeing memory there makes it faster"
-            )
-    if len(best.samplers) > 1 and len({s.rows for s in best.samplers}) > 1:
-        words.append("cards of unlike memory run batches of their own sizes, which are other cells")
-    return words

@@ -1,0 +1,88 @@
+"""The command `plan`: what a job needs, takes and costs. Thin; heavy imports inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hymotion_ray.cli_options import Command, print_json
+from hymotion_ray.errors import ConfigError, InputError
+
+
+@click.command(cls=Command)
+@click.option("--gpus", required=True, help="Cards as KIND:N,KIND:N, such as A10:4,A100-40:2.")
+@click.option("--model", required=True, help="1.0, lite, tiny or a model folder.")
+@click.option("--clips", "num_clips", type=int, default=1000, help="Clips in all.")
+@click.option("--duration", "duration_s", type=float, default=5.0, help="Seconds a clip.")
+@click.option("--seeds", type=int, default=1, help="Clips of one prompt.")
+@click.option("--steps", "num_steps", type=int, default=50, help="Solver steps.")
+@click.option("--train", is_flag=True, help="Plan training on the clips, each once, not rendering.")
+@click.option("--spot", is_flag=True, help="Reckon with spot machines.")
+@click.option("--price", "prices", multiple=True, help="KIND=USD an hour of a card of your own.")
+@click.option("--catalogue", type=click.Path(dir_okay=False), help="A catalogue of your own.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def plan(gpus: str, model: str, train: bool, as_json: bool, **options: Any) -> None:
+    """Say which stage sits where, how long a job takes and what it costs.
+
+    Figures are computed from shapes, from constants measured on one H200 and from public data; each
+    says which. The catalogue of cards and prices is hymotion_ray/assets/catalogue.json.
+    """
+    from hymotion_ray.planning.catalogue import load_catalogue
+    from hymotion_ray.planning.plan import Request, make_plan, make_training_plan, parse_gpus
+    from hymotion_ray.planning.report import words
+
+    catalogue = load_catalogue(_text(options.pop("catalogue")))
+    network, has_encoder = _network(model)
+    request = Request(
+        network=network,
+        model_name=model,
+        has_encoder=has_encoder,
+        gpus=parse_gpus(gpus, catalogue),
+        prices=_prices(options.pop("prices")),
+        **options,
+    )
+    if train:
+        document = make_training_plan(request, catalogue)
+    else:
+        document = make_plan(request, catalogue).to_mapping()
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(words(document))
+
+
+def _text(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"catalogue {path} cannot be read ({error})") from error
+
+
+def _network(model: str) -> tuple[Any, bool]:
+    """The network of a release name, of `tiny` or of a folder, and whether Qwen3 encodes for it."""
+    from hymotion_ray.config.releases import SHAPES, released_network
+
+    if model in SHAPES.values():
+        return released_network(model), True
+    from hymotion_ray.formats.models.checkpoint import read_model
+    from hymotion_ray.formats.models.locate import model_folder
+
+    config = read_model(model_folder(model)).config
+    return config.network, config.text.kind != "static"
+
+
+def _prices(given: tuple[str, ...]) -> dict[str, float]:
+    prices = {}
+    for price in given:
+        kind, _, amount = price.partition("=")
+        try:
+            prices[kind] = float(amount)
+        except ValueError as error:
+            raise ConfigError(f"price is {price!r}; allowed: KIND=USD such as A10=0.86") from error
+        if not (kind and 0 <= prices[kind] < 1e6):
+            raise ConfigError(f"price is {price!r}; allowed: KIND=USD such as A10=0.86")
+    return prices

@@ -1,0 +1,106 @@
+"""Weights, memory and speed that are computed from shapes, against the real network and an H200."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hymotion_ray.config import NetworkConfig
+from hymotion_ray.config.releases import released_network
+from hymotion_ray.model import MotionMMDiT
+from hymotion_ray.planning.catalogue import load_catalogue
+from hymotion_ray.planning.memory import (
+    GIB,
+    encoder_memory,
+    sampling_memory,
+    text_row_bytes,
+    training_memory,
+)
+from hymotion_ray.planning.parameters import count_parameters
+from hymotion_ray.planning.speed import encoding_rate, sampling_rate
+
+FULL = released_network("1.0")
+SMALL = {
+    "feat_dim": 64, "num_layers": 6, "num_heads": 4, "ctxt_input_dim": 48, "vtxt_input_dim": 24,
+}  # fmt: skip
+MEASURED = json.loads(
+    (Path(__file__).parents[2] / "benchmarks/results/h200-2026-11-30.json").read_text()
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        FULL,
+        released_network("lite"),
+        NetworkConfig(**SMALL, insert_start_token=True, with_long_skip_connection=True),
+        NetworkConfig(**SMALL, qkv_bias=False, refiner_num_layers=1, mlp_ratio=2.0),
+    ],
+)
+def test_weights_and_text_rows_are_counted_as_the_network_has_them(config: NetworkConfig) -> None:
+    with torch.device("meta"):
+        network = MotionMMDiT(config, 360)
+    assert count_parameters(config) == sum(p.numel() for p in network.parameters())
+    assert text_row_bytes(config, 7, "float32") == network.text_row_bytes(7)
+
+
+def test_the_h200_peak_is_met_within_a_tenth() -> None:
+    memory = sampling_memory(FULL, rows=64, num_frames=150, num_tokens=36, card_bytes=139 * GIB)
+    seen_by_torch = (memory.total - memory.context) / GIB
+    assert seen_by_torch == pytest.approx(MEASURED["peak_gib_64_rows"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("key", "rows", "seeds", "num_frames"),
+    [
+        ("bulk_64x1_clips_per_s", 64, 1, 150),
+        ("bulk_16x4_clips_per_s", 64, 4, 150),
+        ("long_clips_per_s", 32, 1, 360),
+    ],
+)
+def test_h200_rates_are_met_within_a_tenth(
+    key: str, rows: int, seeds: int, num_frames: int
+) -> None:
+    h200 = load_catalogue().gpu("H200")
+    rate = sampling_rate(FULL, h200, rows=rows, num_frames=num_frames, num_tokens=36, seeds=seeds)
+    assert rate == pytest.approx(MEASURED[key], rel=0.1)
+
+
+def test_one_clip_and_the_encoder_are_met() -> None:
+    h200 = load_catalogue().gpu("H200")
+    rate = sampling_rate(FULL, h200, rows=1, num_frames=150, num_tokens=36)
+    assert 1 / rate == pytest.approx(MEASURED["one_clip_s"], rel=0.1)
+    assert encoding_rate(h200) == pytest.approx(418, rel=0.01)
+
+
+def test_more_of_anything_takes_more_memory() -> None:
+    base = {"rows": 8, "num_frames": 90, "num_tokens": 24}
+    less = sampling_memory(FULL, **base).total
+    for name in base:
+        assert sampling_memory(FULL, **{**base, name: 2 * base[name]}).total > less
+    assert sampling_memory(FULL, **base, precision="float32").total > less
+    assert sampling_memory(FULL, **base, guidance=False).total < less
+    assert sampling_memory(FULL, **base, seeds=8).total < less
+
+
+def test_zero_splits_what_it_says() -> None:
+    whole = training_memory(FULL, rows=1)
+    ranks = {"rows": 1, "num_ranks": 4}
+    zero1 = training_memory(FULL, **ranks, strategy="zero1")
+    zero2 = training_memory(FULL, **ranks, strategy="zero2")
+    zero3 = training_memory(FULL, **ranks, strategy="zero3")
+    assert zero1.optimizer == whole.optimizer // 4
+    assert (zero1.gradients, zero1.weights) == (whole.gradients, whole.weights)
+    assert zero2.gradients == whole.gradients // 4
+    assert zero3.weights == whole.weights // 4
+    assert training_memory(FULL, rows=8, checkpointing=True).activations < (
+        training_memory(FULL, rows=8).activations / 10
+    )
+
+
+def test_a_quantised_encoder_is_smaller() -> None:
+    sizes = [encoder_memory(p).encoder for p in ("bfloat16", "int8", "4bit")]
+    assert sizes == sorted(sizes, reverse=True)
