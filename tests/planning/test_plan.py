@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,12 @@ def test_bad_arguments_are_refused(change: list[str], words: str) -> None:
     result = CliRunner().invoke(main, ["plan", "--gpus", "A10", "--model", "1.0", *change])
     assert result.exit_code == 2
     assert words in result.output
+
+
+def test_the_page_says_what_the_planner_says() -> None:
+    folder = Path(__file__).parents[2]
+    made = runpy.run_path(str(folder / "benchmarks" / "make_cards_page.py"))["page"](CATALOGUE)
+    assert (folder / "docs" / "which-cards.md").read_text("utf-8") == made
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"schema": 1}', '{"schema": 2}'])

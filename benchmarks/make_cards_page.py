@@ -1,0 +1,146 @@
+"""Write docs/which-cards.md from the planner, so that the page never says what `plan` does not.
+
+python benchmarks/make_cards_page.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hymotion_ray.config.releases import released_network
+from hymotion_ray.planning.catalogue import Catalogue, load_catalogue
+from hymotion_ray.planning.layouts import PUBLIC_LAYOUTS
+from hymotion_ray.planning.memory import GIB
+from hymotion_ray.planning.plan import Plan, Request, make_plan, parse_gpus
+from hymotion_ray.planning.speed import sampling_rate
+from hymotion_ray.planning.training import fits
+
+PAGE = Path(__file__).parents[1] / "docs" / "which-cards.md"
+
+_HEAD = """# Which cards for whom
+
+Made by `python benchmarks/make_cards_page.py` from the same figures as `hymotion-ray plan`; the
+catalogue of cards and prices is of {date}. **Computed** from shapes, from rates measured on one
+H200 (`benchmarks/results/`) and from data sheets: no card here but the H200 was at hand. Clips are
+5 s, 50 steps, guidance 5, one seed a prompt; "encoder" is Qwen3-8B with CLIP-L.
+
+Ask for your own pool: `hymotion-ray plan --gpus A10:4,A100-40:2 --model 1.0 --clips 100000`.
+"""
+_LAYOUTS = """
+## Public advice beside a plan
+
+Public advice for this model family is a table of guesses. Our samplers hold a whole copy each: the
+network takes 1.9 GiB (lite: 0.9), so that splitting it over cards of 10 GB and more only adds
+waiting. One clip is limited by the start of its kernels, not by the card.
+
+"""
+_CARDS = """
+## One card
+
+Seeds a pass and clip length are limited by nothing but the batch: a larger request runs in more
+batches. Prompts over about 30 words take a larger token cell and more memory; the planner reckons
+with 36 tokens.
+
+"""
+_TRAINING = """
+## Training
+
+Clips of 12 s, mixed precision, AdamW, running mean of the weights on the card: the clips a step
+and card that fit, up to 32; `-` where not one does (or where there is nothing to split).
+
+"""
+
+
+def page(catalogue: Catalogue) -> str:
+    """The whole page."""
+    parts = [
+        _HEAD.format(date=catalogue.date),
+        _LAYOUTS,
+        _table(_layout_rows(catalogue)),
+        _CARDS,
+        _table(_card_rows(catalogue)),
+        _TRAINING,
+        _table(_training_rows(catalogue)),
+    ]
+    return "".join(parts)
+
+
+def _plan(gpus: str, model: str, catalogue: Catalogue) -> Plan:
+    request = Request(
+        network=released_network(model), model_name=model, gpus=parse_gpus(gpus, catalogue)
+    )
+    return make_plan(request, catalogue)
+
+
+def _layout_rows(catalogue: Catalogue) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [
+        ("pool", "model", "advised layout", "advised s a clip", "advised GB a card",
+         "plan", "s for one clip", "GiB a card", "clips/s"),
+    ]  # fmt: skip
+    for layout in PUBLIC_LAYOUTS:
+        made = _plan(layout.gpus, layout.model, catalogue)
+        best = made.arrangement
+        gpu = best.samplers[0].gpu
+        one = 1 / sampling_rate(made.request.network, gpu, rows=1, num_frames=150, num_tokens=36)
+        taken = sorted(
+            (s.memory.total + (best.encoder_memory.total if s.share < 1 else 0)) / GIB
+            for s in best.samplers
+        )
+        span = " and ".join(dict.fromkeys(f"{size:.1f}" for size in taken))
+        rows.append(
+            (layout.gpus, layout.model, layout.said_layout, layout.said_clip_s,
+             layout.said_gb_a_card, best.reason, f"{one:.1f}", span, f"{best.clips_per_s:.1f}"),
+        )  # fmt: skip
+    return rows
+
+
+def _card_rows(catalogue: Catalogue) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [
+        ("card", "model", "encoder", "clips a batch", "clips/s", "USD per 1,000 clips"),
+    ]
+    for kind in catalogue.gpus:
+        for model in ("1.0", "lite"):
+            made = _plan(kind, model, catalogue)
+            best = made.arrangement
+            prices = [
+                row["usd_per_1000_clips"]
+                for row in made.alternatives
+                if row["gpu"] == f"1 x {kind}"
+            ]
+            rows.append(
+                (kind, model, best.encoder_place, str(best.samplers[0].rows),
+                 f"{best.clips_per_s:.2f}", f"{min(prices):.3f}" if prices else "-"),
+            )  # fmt: skip
+    return rows
+
+
+def _training_rows(catalogue: Catalogue) -> list[Sequence[str]]:
+    wanted = [
+        ("ddp", "ddp"),
+        ("zero1", "zero1"),
+        ("zero2", "zero2"),
+        ("zero3", "zero3"),
+        ("ddp, gradient checkpointing", "ddp + checkpointing"),
+        ("zero3, gradient checkpointing", "zero3 + checkpointing"),
+        ("ddp, gradient checkpointing, LoRA", "LoRA + checkpointing"),
+    ]
+    rows: list[Sequence[str]] = [("cards", "model", *(title for _, title in wanted))]
+    for kind in ("A10", "RTX4090", "A100-40", "A100-80", "H200"):
+        for number in (1, 8):
+            for model in ("1.0", "lite"):
+                found = fits(released_network(model), catalogue.gpu(kind), number)
+                by_words = {fit.switches.words: str(fit.rows) for fit in found}
+                cells = [by_words.get(words, "-") for words, _ in wanted]
+                rows.append((f"{number} x {kind}", model, *cells))
+    return rows
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = ["| " + " | ".join(row) + " |\n" for row in rows]
+    return head + "|" + " --- |" * len(rows[0]) + "\n" + "".join(body)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(load_catalogue()), encoding="utf-8")
+    print(PAGE)
