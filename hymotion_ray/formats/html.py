@@ -64,11 +64,17 @@ def html_page(data: Mapping[str, Any], *, title: str, connect: bool = False) -> 
         "title": escape(title),
         "policy": policy,
         "data": _script_json(data),
-        "bundle": _asset("three.bundle.min.js"),
-        "viewer": _asset("stage.js") + _asset("viewer.js"),
+        "style": viewer_asset("viewer.css"),
+        "bar": viewer_asset("bar.html"),
+        "bundle": viewer_asset("three.bundle.min.js"),
+        "viewer": viewer_asset("stage.js") + viewer_asset("viewer.js"),
     }
-    # One pass, so that text which looks like a slot stays text.
-    return _SLOT.sub(lambda match: slots[match.group(1)], _asset("page.html"))
+    return fill_slots(viewer_asset("page.html"), slots)
+
+
+def fill_slots(template: str, slots: Mapping[str, str]) -> str:
+    """A template with each `<!--slot:NAME-->` filled; text that looks like a slot stays text."""
+    return _SLOT.sub(lambda match: slots[match.group(1)], template)
 
 
 def viewer_data(motions: Sequence[Motion], *, mesh: BodyMesh | None = None) -> dict[str, Any]:
@@ -142,5 +148,6 @@ def _script_json(data: Mapping[str, Any]) -> str:
     return re.sub("[<>&\u2028\u2029]", lambda match: unsafe[match.group()], text)
 
 
-def _asset(name: str) -> str:
+def viewer_asset(name: str) -> str:
+    """The text of a file of the viewer: its styles, scripts or a piece of its page."""
     return (_ASSETS / name).read_text(encoding="utf-8")

@@ -261,7 +261,11 @@
     $('clips').classList.toggle('few', cards.length < 5);
     $('note').classList.toggle('hidden', !stage || !cards.length);
     $('bar').classList.toggle('hidden', !stage || !cards.length);
-    if (!cards.length) message('No clips', 'This page was written without any motion to play.');
+    if (!stage && cards.length) {
+      for (const card of cards) card.box.remove();
+      message('This browser shows no 3D', 'The clips are listed below; playing them needs WebGL, which is switched off or missing here.');
+    }
+    if (!cards.length) message(...(data.empty ?? ['No clips', 'This page was written without any motion to play.']));
     state.dirty = true;
   }
 
@@ -294,10 +298,10 @@
 
   function onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || $('keys').open) return;
-    const inControl = event.target.closest?.('select, button');
+    const inControl = event.target.closest?.('select, button, summary, a');
     if (inControl && (event.key === 'Enter' || event.key === ' ')) return;
     const act = KEYS[event.key] ?? KEYS[event.key.toLowerCase()];
-    if (!act || event.target.closest?.('select')) return;
+    if (!act || event.target.closest?.('select, textarea, input:not(#scrub)')) return;
     event.preventDefault();
     act(event);
   }
@@ -329,11 +333,7 @@
     dark.addEventListener('change', () => setTheme(dark.matches ? 'dark' : 'light'));
     const data = JSON.parse($('data').textContent);
     add(data);
-    if (!stage) {
-      message('This browser shows no 3D', 'The clips are listed below; playing them needs WebGL, which is switched off or missing here.');
-      for (const card of cards) card.box.remove();
-      return;
-    }
+    if (!stage) return;
     setPlaying(!matchMedia('(prefers-reduced-motion: reduce)').matches);
     requestAnimationFrame((now) => { last = now; tick(now); });
   }
