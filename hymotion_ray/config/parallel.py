@@ -48,7 +48,7 @@ class ParallelConfig:
     """inductor needs a C++ compiler on CPU and Triton on a GPU; eager only traces, for tests."""
     lora_rank: int = 0
     """Rank of low-rank adapters beside frozen weights; 0 trains the weights themselves."""
-    lora_alpha: float = 16.0
+    lora_alpha: int = 16
     """The adapters' product counts lora_alpha / lora_rank."""
     trainable: tuple[str, ...] = ("*",)
     """Patterns (`*`, `?`) of parameter names that are trained; the others stay as they are."""
@@ -72,7 +72,7 @@ class ParallelConfig:
         )
         require(1 <= self.loss_scale <= 2**24, "loss_scale", self.loss_scale, "1 to 2^24")
         require(0 <= self.lora_rank <= 1024, "lora_rank", self.lora_rank, "0 to 1024")
-        require(0 < self.lora_alpha <= 10**6, "lora_alpha", self.lora_alpha, "above 0")
+        require(1 <= self.lora_alpha <= 10**6, "lora_alpha", self.lora_alpha, "1 to 1000000")
         require(len(self.trainable) > 0, "trainable", self.trainable, "at least one pattern")
         if self.comm_hook == "powersgd" and self.strategy in SHARDED:
             raise ConfigError(

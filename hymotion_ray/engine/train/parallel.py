@@ -21,7 +21,10 @@ from torch.optim import AdamW, Optimizer
 
 from hymotion_ray.config.parallel import SHARDED, ParallelConfig
 from hymotion_ray.engine.train import full_state
+from hymotion_ray.engine.train.block_calls import prepare_blocks
 from hymotion_ray.engine.train.comm_hooks import add_hook
+from hymotion_ray.engine.train.held_bytes import HeldBytes, held_bytes
+from hymotion_ray.engine.train.lora import choose_trained, merge, own_names
 from hymotion_ray.engine.train.precision import Arithmetic, make_scaler
 from hymotion_ray.engine.train.sharding import shard
 from hymotion_ray.errors import CheckpointError
@@ -43,9 +46,10 @@ class Parallel:
         self._optimizer: Optimizer | None = None
 
     @property
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """The trained parameters by the network's names; sharded ones are `DTensor`s."""
-        return {name: p for name, p in self._network.named_parameters() if p.requires_grad}
+    def parameters(self) -> dict[str, Tensor]:
+        """The trained parameters by name; sharded ones are `DTensor`s."""
+        named = own_names(dict(self._network.named_parameters()))
+        return {name: p for name, p in named.items() if p.requires_grad}
 
     def make_optimizer(
         self, lr: float, betas: tuple[float, float], weight_decay: float
@@ -103,19 +107,29 @@ class Parallel:
         self._settle(self._scaler)
         return self._scaler.get_scale() >= before
 
+    def held(self) -> HeldBytes:
+        """Bytes of weights, gradients and optimizer state that this rank holds now."""
+        optimizer = None if self._optimizer is None else _inner(self._optimizer)
+        return held_bytes(self._network, optimizer)
+
     def full_state(self) -> dict[str, Tensor]:
         """Copies of all weights on the CPU by the network's own names, at rank 0; else empty.
 
-        A collective: all ranks call it.
+        Adapters stand beside their layers' weights, as `<layer>.lora_A` and `.lora_B`. A
+        collective: all ranks call it.
         """
-        return full_state.gather(self._network.state_dict())
+        return full_state.gather(own_names(self._network.state_dict()))
+
+    def merged_state(self) -> dict[str, Tensor]:
+        """As `full_state`, with adapters added to the weights: the network's own names alone."""
+        return merge(self.full_state(), self.config)
 
     def load_full_state(self, state: Mapping[str, Tensor]) -> None:
         """Give every rank its part of what `full_state` returned at rank 0, at any rank count.
 
         Raises `CheckpointError` where names or shapes differ.
         """
-        full_state.scatter(state, self._network.state_dict())
+        full_state.scatter(state, own_names(self._network.state_dict()))
 
     def optimizer_state(self) -> dict[str, Any]:
         """The optimizer's whole state, and the scaler's, at rank 0; else empty. A collective.
@@ -178,7 +192,9 @@ def parallelise(network: nn.Module, config: ParallelConfig, device: torch.device
     All ranks start from rank 0's weights. `network` itself is changed: use `.module` from here on.
     Raises `ConfigError` for switches that this group's backend cannot carry.
     """
+    choose_trained(network, config)
     network.to(device)
+    prepare_blocks(network, config, device)
     arithmetic = Arithmetic(network, config.precision, device)
     if not dist.is_initialized() or (_num_ranks() == 1 and config.comm_hook == "none"):
         return Parallel(network, arithmetic, config, device)

@@ -19,14 +19,13 @@ from torch.distributed.fsdp import (
 )
 
 from hymotion_ray.config.parallel import ParallelConfig
+from hymotion_ray.engine.train.block_calls import METHODS
 from hymotion_ray.engine.train.comm_hooks import reduced_dtype
 from hymotion_ray.model.blocks import DoubleBlock, FinalLayer, SingleBlock
 from hymotion_ray.model.layers import Modulation
 from hymotion_ray.model.text_refiner import RefinerBlock
 
 BLOCKS = (DoubleBlock, SingleBlock)
-METHODS = ("text", "motion", "text_keys")
-"""Methods by which blocks are called instead of `forward`."""
 
 
 def shard(
