@@ -43,6 +43,8 @@ class MotionMMDiT(nn.Module):
         dim, heads, mlp_dim = config.feat_dim, config.num_heads, config.mlp_dim
         self.config = config
         self.train_frames = train_frames
+        self.num_heads_here = heads
+        """Heads that this process computes: all, unless they are split over processes."""
         if config.insert_start_token:
             self.start_token = nn.Parameter(torch.zeros(1, dim))
         if config.with_long_skip_connection:
@@ -99,39 +101,38 @@ class MotionMMDiT(nn.Module):
 
         context (T, N, C), vector (T, 1, V), t (T,), context_length (T,).
         """
-        num_tokens = context_TNC.shape[1]
-        valid_TN1 = length_mask(context_length_T, num_tokens).unsqueeze(-1)
-        c_TND = self.ctxt_encoder(context_TNC.masked_fill(~valid_TN1, 0.0).to(self.dtype))
-        x_TND = self.text_refiner(c_TND, t_T, context_length_T)
-        time_TD = self.timestep_encoder(t_T)
-        a_TD = time_TD + self.vtxt_encoder(vector_T1V.squeeze(1).to(self.dtype))
-        silu_a_T1D = silu(a_TD).unsqueeze(1)
-
-        mask_T1NN = text_mask(context_length_T, num_tokens, self.dtype)
-        rope = self._text_rope(num_tokens)
-        keys, values, modulations = [], [], []
-        for double in self.double_blocks:
-            x_TND, k_TNHE, v_TNHE = double.text(x_TND, silu_a_T1D, mask_T1NN, rope)
-            keys.append(k_TNHE)
-            values.append(v_TNHE)
-            modulations.append(double.motion_mod(silu_a_T1D))
-        last = len(self.single_blocks) - 1
-        for i, single in enumerate(self.single_blocks):
-            modulation_T1C = single.modulation(silu_a_T1D)
-            if i < last:
-                x_TND, k_TNHE, v_TNHE = single.text(x_TND, modulation_T1C, mask_T1NN, rope)
-            else:
-                k_TNHE, v_TNHE = single.text_keys(x_TND, modulation_T1C, rope)
-            keys.append(k_TNHE)
-            values.append(v_TNHE)
-            modulations.append(modulation_T1C)
-        modulations.append(self.final_layer.adaLN_modulation(silu_a_T1D))
-        if self.config.with_long_skip_connection:
-            silu_time_T1D = silu(time_TD).unsqueeze(1)
-            modulations.append(self.long_skip_net.adaLN_modulation(silu_time_T1D))
+        x_TND, silu_a_T1D, silu_time_T1D = self.embed_text(
+            context_TNC, vector_T1V, t_T, context_length_T
+        )
+        mask_T1NN = text_mask(context_length_T, context_TNC.shape[1], self.dtype)
+        rope = self.text_rope(context_TNC.shape[1])
+        _, keys, values, modulations = run_text(self.blocks, x_TND, silu_a_T1D, mask_T1NN, rope)
+        modulations += self.end_modulations(silu_a_T1D, silu_time_T1D)
         return TextStream(
             torch.stack(keys, 1), torch.stack(values, 1), torch.cat(modulations, dim=-1)
         )
+
+    def embed_text(
+        self, context_TNC: Tensor, vector_T1V: Tensor, t_T: Tensor, context_length_T: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Refined tokens (T, N, D), and SiLU of the adapter and of its time part, (T, 1, D)."""
+        valid_TN1 = length_mask(context_length_T, context_TNC.shape[1]).unsqueeze(-1)
+        c_TND = self.ctxt_encoder(context_TNC.masked_fill(~valid_TN1, 0.0).to(self.dtype))
+        x_TND = self.text_refiner(c_TND, t_T, context_length_T)
+        return x_TND, *self.adapter(vector_T1V, t_T)
+
+    def adapter(self, vector_T1V: Tensor, t_T: Tensor) -> tuple[Tensor, Tensor]:
+        """SiLU of the adapter and of its time part, (T, 1, D): what modulations are made from."""
+        time_TD = self.timestep_encoder(t_T)
+        a_TD = time_TD + self.vtxt_encoder(vector_T1V.squeeze(1).to(self.dtype))
+        return silu(a_TD).unsqueeze(1), silu(time_TD).unsqueeze(1)
+
+    def end_modulations(self, silu_a_T1D: Tensor, silu_time_T1D: Tensor) -> list[Tensor]:
+        """Modulations of the final layer and, where there is one, of the long skip."""
+        modulations = [self.final_layer.adaLN_modulation(silu_a_T1D)]
+        if self.config.with_long_skip_connection:
+            modulations.append(self.long_skip_net.adaLN_modulation(silu_time_T1D))
+        return modulations
 
     def motion_layout(
         self, x_length_B: Tensor, context_length_B: Tensor, num_frames: int, num_tokens: int
@@ -164,21 +165,34 @@ class MotionMMDiT(nn.Module):
 
         Static shapes in, static shapes out, nothing read back to the host.
         """
+        embedded_BLD = self.embed_motion(x)
+        num_blocks = len(self.blocks)
+        modulations = text.modulation.split(self.modulation_widths(), dim=-1)
+        h_BLD = run_motion(self.blocks, embedded_BLD, modulations[:num_blocks], text, layout)
+        return self.finish_motion(h_BLD, embedded_BLD, modulations[num_blocks:])
+
+    def embed_motion(self, x: Tensor) -> Tensor:
+        """Motion tokens (B, L, D) of x (B, L, 201), the start token before them if there is one."""
         h_BLD = self.input_encoder(x.to(self.dtype))
         if self.config.insert_start_token:
             start_B1D = self.start_token.expand(len(x), 1, -1)
             h_BLD = torch.cat((start_B1D, h_BLD), dim=1)
-        embedded_BLD = h_BLD
-        modulations = text.modulation.split(self._modulation_widths(), dim=-1)
-        keys, values = text.keys.unbind(1), text.values.unbind(1)
-        blocks: tuple[DoubleBlock | SingleBlock, ...] = (*self.double_blocks, *self.single_blocks)
-        for block, modulation, k, v in zip(blocks, modulations, keys, values, strict=False):
-            h_BLD = block.motion(h_BLD, modulation, k, v, layout.mask, layout.rope)
+        return h_BLD
+
+    def finish_motion(
+        self, h_BLD: Tensor, embedded_BLD: Tensor, modulations: Sequence[Tensor]
+    ) -> Tensor:
+        """Velocity (B, L, 201); `modulations` as `end_modulations` gives them."""
         if self.config.with_long_skip_connection:
-            h_BLD = h_BLD + self.long_skip_net(embedded_BLD, modulations[-1])
+            h_BLD = h_BLD + self.long_skip_net(embedded_BLD, modulations[1])
         if self.config.insert_start_token:
             h_BLD = h_BLD[:, 1:]
-        return self.final_layer(h_BLD, modulations[len(blocks)])
+        return self.final_layer(h_BLD, modulations[0])
+
+    @property
+    def blocks(self) -> tuple[DoubleBlock | SingleBlock, ...]:
+        """All blocks, in order."""
+        return (*self.double_blocks, *self.single_blocks)
 
     def repeat_token(self, text: TextStream, num_tokens: int) -> TextStream:
         """The text stream of a context of `num_tokens` equal tokens, from that of one such token.
@@ -199,30 +213,76 @@ class MotionMMDiT(nn.Module):
     def empty_text_rows(self, num_rows: int, num_tokens: int) -> TextStream:
         """Unwritten memory for the text stream of `num_rows` rows of `num_tokens` tokens."""
         config = self.config
-        kv_shape = (num_rows, config.num_layers, num_tokens, config.num_heads, config.head_dim)
+        kv_shape = (num_rows, config.num_layers, num_tokens, self.num_heads_here, config.head_dim)
         weight = self.input_encoder.weight
         return TextStream(
             weight.new_empty(kv_shape),
             weight.new_empty(kv_shape),
-            weight.new_empty(num_rows, 1, sum(self._modulation_widths())),
+            weight.new_empty(num_rows, 1, sum(self.modulation_widths())),
         )
 
     def text_row_bytes(self, num_tokens: int) -> int:
         """Memory that one row of a text stream takes."""
-        keys_and_values = 2 * self.config.num_layers * num_tokens * self.config.feat_dim
-        return (keys_and_values + sum(self._modulation_widths())) * self.dtype.itemsize
+        width = self.num_heads_here * self.config.head_dim
+        keys_and_values = 2 * self.config.num_layers * num_tokens * width
+        return (keys_and_values + sum(self.modulation_widths())) * self.dtype.itemsize
 
-    def _text_rope(self, num_tokens: int) -> Tensor | None:
+    def text_rope(self, num_tokens: int) -> Tensor | None:
+        """Positions of the text tokens: after the training window, or none."""
         if self.config.apply_rope_to_single_branch:
             return None
         first = self.train_frames + int(self.config.insert_start_token)
         positions_N = torch.arange(first, first + num_tokens, device=self.device)
         return rope_table(positions_N, self.config.head_dim)
 
-    def _modulation_widths(self) -> list[int]:
+    def modulation_widths(self) -> list[int]:
         """Widths of the parts of `TextStream.modulation`, in order."""
         config = self.config
         chunks = [6] * config.num_double_blocks + [3] * config.num_single_blocks + [2]
         if config.with_long_skip_connection:
             chunks.append(2)
         return [n * config.feat_dim for n in chunks]
+
+
+def run_text(
+    blocks: Sequence[DoubleBlock | SingleBlock],
+    x_TND: Tensor,
+    silu_a_T1D: Tensor,
+    mask_T1NN: Tensor,
+    rope: Tensor | None,
+    *,
+    is_end: bool = True,
+) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+    """Carry text tokens through `blocks`: the tokens, then each block's keys, values, modulation.
+
+    With `is_end` the last of them is the network's last, whose tokens nobody reads.
+    """
+    keys, values, modulations = [], [], []
+    for i, block in enumerate(blocks):
+        if isinstance(block, DoubleBlock):
+            x_TND, k_TNHE, v_TNHE = block.text(x_TND, silu_a_T1D, mask_T1NN, rope)
+            modulation_T1C = block.motion_mod(silu_a_T1D)
+        else:
+            modulation_T1C = block.modulation(silu_a_T1D)
+            if is_end and i == len(blocks) - 1:
+                k_TNHE, v_TNHE = block.text_keys(x_TND, modulation_T1C, rope)
+            else:
+                x_TND, k_TNHE, v_TNHE = block.text(x_TND, modulation_T1C, mask_T1NN, rope)
+        keys.append(k_TNHE)
+        values.append(v_TNHE)
+        modulations.append(modulation_T1C)
+    return x_TND, keys, values, modulations
+
+
+def run_motion(
+    blocks: Sequence[DoubleBlock | SingleBlock],
+    h_BLD: Tensor,
+    modulations: Sequence[Tensor],
+    text: TextStream,
+    layout: MotionLayout,
+) -> Tensor:
+    """Carry motion tokens through `blocks`, whose keys and values `text` holds."""
+    keys, values = text.keys.unbind(1), text.values.unbind(1)
+    for block, modulation, k, v in zip(blocks, modulations, keys, values, strict=True):
+        h_BLD = block.motion(h_BLD, modulation, k, v, layout.mask, layout.rope)
+    return h_BLD
