@@ -16,9 +16,20 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from hymotion_ray.errors import InputError
-from hymotion_ray.motion.features import canonicalise
-from hymotion_ray.motion.motion import Motion
+from hymotion_ray.motion.columns import (
+    facing_turn,
+    local_rotations,
+    posed_joints,
+    sole_columns,
+    world_rotations,
+)
+from hymotion_ray.motion.motion import Meta, Motion
+from hymotion_ray.motion.skeleton import PELVIS, Skeleton
 
 MIN_FRAMES, MAX_FRAMES = 20, 360
 
@@ -72,7 +83,41 @@ def canonical_clip(motion: Motion, start: int = 0, stop: int | None = None) -> M
             f"frames {start} to {stop} of a motion of {motion.num_frames}; allowed: a window of at"
             " least one frame inside of it"
         )
-    rot6d, transl = canonicalise(
-        motion.rot6d[start:stop].double(), motion.transl[start:stop].double(), motion.skeleton
+    rot6d, transl = motion.rot6d[start:stop].numpy(), motion.transl[start:stop].numpy()
+    return placed_clip(rot6d, transl, motion.skeleton, motion.fps, motion.meta)
+
+
+def placed_clip(
+    rot6d: NDArray[np.floating],
+    transl: NDArray[np.floating],
+    skeleton: Skeleton,
+    fps: float,
+    meta: Meta | None = None,
+) -> Motion:
+    """The motion of rotations (L, 22, 6) and translation (L, 3), placed as in `canonical_clip`.
+
+    What `features.canonicalise` does, for one clip on a CPU; kinematics are run once for place,
+    floor and joints.
+    """
+    local = local_rotations(rot6d)
+    turn = facing_turn(local[PELVIS, :, :, 0])
+    local[PELVIS] = np.einsum("ij,jkl->ikl", turn, local[PELVIS])
+    turned = rot6d.astype(np.float32)
+    root = rot6d[:, PELVIS].astype(np.float64).reshape(-1, 3, 2)
+    turned[:, PELVIS] = (turn @ root).reshape(-1, 6)
+    rest = skeleton.rest[PELVIS].astype(np.float64)
+    place = (transl.astype(np.float64) + rest) @ turn.T - rest
+    joints = posed_joints(world_rotations(local), skeleton)
+    joints += place.T
+    floor = sole_columns(joints, skeleton).min()
+    origin = np.array([place[0, 0], floor, place[0, 2]])
+    place -= origin
+    joints -= origin[:, None]
+    return Motion(
+        torch.from_numpy(turned),
+        torch.from_numpy(place.astype(np.float32)),
+        torch.from_numpy(joints.astype(np.float32).transpose(2, 0, 1)),
+        fps,
+        skeleton,
+        dict(meta or {}),
     )
-    return Motion.from_rotations(rot6d, transl, motion.skeleton, motion.fps, motion.meta)

@@ -15,15 +15,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hymotion_ray.config.ingest import GateConfig
-from hymotion_ray.motion.ground import sole_heights
+from hymotion_ray.motion.columns import local_rotations, sole_columns
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.quality import measure
-from hymotion_ray.motion.rotations import rot6d_to_matrix
 from hymotion_ray.motion.skeleton import (
     ANKLES,
     FEET,
@@ -54,6 +52,18 @@ _SEGMENTS = (
     ("Pelvis", "Neck", 0.497, 0.5),
     ("Head", "Head", 0.081, 0.0),
 )
+
+
+def _mass_shares() -> Array:
+    """Share (22,) of the body's mass that each joint stands for, by the segments above."""
+    shares = np.zeros(NUM_BODY_JOINTS)
+    for proximal, distal, mass, share in _SEGMENTS:
+        shares[JOINT_NAMES.index(proximal)] += mass * (1 - share)
+        shares[JOINT_NAMES.index(distal)] += mass * share
+    return shares / shares.sum()
+
+
+_MASS_SHARES = _mass_shares()
 # A flight: the whole body this high, for so long, between two touches of the floor; its mass centre
 # must rise and fall by so much, follow a parabola this closely and take both toes along by such a
 # share of its rise to be a measure of gravity.
@@ -65,6 +75,7 @@ _FLIGHT_TOES = 0.6
 _TRAVEL_SECONDS = 0.5
 _UPSIDE_DOWN = 0.15  # metres; less is lying
 _FLESH = 0.08  # metres of body around a joint that is no foot
+_NO_FEET = [j for j in range(NUM_BODY_JOINTS) if j not in (*ANKLES, *FEET)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +131,13 @@ class Finding:
 
 def is_finite(*arrays: Tensor | NDArray[np.floating]) -> bool:
     """Whether every number of some arrays is finite."""
-    return all(bool(torch.isfinite(torch.as_tensor(array)).all()) for array in arrays)
+    return all(_all_finite(np.asarray(array)) for array in arrays)
+
+
+def _all_finite(array: NDArray[np.floating]) -> bool:
+    """A sum tells in one pass; only one that overflows needs the second."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(array.sum())) or bool(np.isfinite(array).all())
 
 
 def measure_clip(
@@ -131,22 +148,22 @@ def measure_clip(
     scale: our body's size over the source's; fit_error: what retargeting reported, in metres;
     still_m_s: speed under which a joint does not move.
     """
-    joints = motion.joints.double()
-    body = (joints[:, :NUM_BODY_JOINTS] / scale).numpy()
+    joints = motion.joints[:, :NUM_BODY_JOINTS].numpy().transpose(1, 2, 0).astype(np.float64)
+    body: Array = joints / scale  # (22, 3, L)
     quality = measure(motion)
-    speed = np.linalg.norm(np.diff(body, axis=0), axis=-1) * motion.fps
+    speed = np.sqrt(np.square(np.diff(body, axis=2)).sum(axis=1)) * motion.fps  # (22, L - 1)
     clearance = _clearance(joints, motion.skeleton) / scale
-    hips = body[:, HIPS].mean(axis=1)
-    head = body[:, JOINT_NAMES.index("Head")]
+    hips = body[list(HIPS), 1].mean(axis=0)
+    head = body[JOINT_NAMES.index("Head"), 1]
     return ClipNumbers(
         num_frames=motion.num_frames,
-        fall=fall_share(body, clearance, motion.fps),
-        travel=_travel(body[:, PELVIS], motion.fps),
+        fall=fall_share(body.transpose(2, 0, 1), clearance, motion.fps),
+        travel=_travel(body[PELVIS], motion.fps),
         speed=float(speed.max(initial=0.0)),
-        root_speed=float(speed[:, PELVIS].max(initial=0.0)),
+        root_speed=float(speed[PELVIS].max(initial=0.0)),
         turn=_turn(motion),
-        static_share=float((speed.max(axis=1) < still_m_s).mean()) if len(speed) else 1.0,
-        upside_down=float((head[:, 1] < hips[:, 1] - _UPSIDE_DOWN).mean()),
+        static_share=float((speed.max(axis=0) < still_m_s).mean()) if speed.size else 1.0,
+        upside_down=float((head < hips - _UPSIDE_DOWN).mean()),
         fit_error=fit_error,
         skate=quality.skate,
         skate_speed=quality.skate_speed,
@@ -186,9 +203,11 @@ def fall_share(body: Array, clearance: Array, fps: float) -> float | None:
     The mass centre of each flight is fitted by a parabola. One that follows none closely, or with a
     foot that stays where it is (tiptoe, a box), is no measure of gravity and is left out.
     """
-    height = mass_centre(body)[:, 1]
     up = np.concatenate([[False], clearance > _FLIGHT_METRES, [False]])
     edges = np.flatnonzero(np.diff(up.astype(np.int8)))
+    if not edges.size:
+        return None
+    height = mass_centre(body)[:, 1]
     shares = []
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         # It must begin and end on the floor: a clip cut in mid-air tells less.
@@ -211,23 +230,19 @@ def fall_share(body: Array, clearance: Array, fps: float) -> float | None:
 
 def mass_centre(body: Array) -> Array:
     """Centre of mass (L, 3) of joints (L, 22, 3), by Winter's segment masses."""
-    total = sum(mass for _, _, mass, _ in _SEGMENTS)
-    centre = np.zeros((len(body), 3))
-    for proximal, distal, mass, share in _SEGMENTS:
-        a, b = (body[:, JOINT_NAMES.index(name)] for name in (proximal, distal))
-        centre += mass / total * (a + share * (b - a))
+    centre: Array = np.tensordot(body, _MASS_SHARES, axes=(1, 0))
     return centre
 
 
-def _clearance(joints: Tensor, skeleton: Skeleton) -> Array:
+def _clearance(joints: Array, skeleton: Skeleton) -> Array:
     """Height (L,) of the lowest part of the body above the clip's lowest sole, never below 0.
 
-    joints: (L, 52, 3). Feet by their soles, other joints by themselves.
+    joints: (22, 3, L). Feet by their soles, other joints by themselves.
     """
-    soles = sole_heights(joints, skeleton)
-    others = [j for j in range(NUM_BODY_JOINTS) if j not in (*ANKLES, *FEET)]
-    lowest = torch.minimum(soles.amin(dim=1), joints[:, others, 1].amin(dim=1) - _FLESH)
-    return (lowest - soles.amin()).clamp_min(0).numpy()
+    soles = sole_columns(joints, skeleton)
+    lowest = np.minimum(soles.min(axis=0), joints[_NO_FEET, 1].min(axis=0) - _FLESH)
+    clearance: Array = np.maximum(lowest - soles.min(), 0)
+    return clearance
 
 
 def _over(code: str, value: float, limit: float, unit: str) -> Finding | None:
@@ -239,16 +254,18 @@ def _over(code: str, value: float, limit: float, unit: str) -> Finding | None:
 
 
 def _travel(pelvis: Array, fps: float) -> float:
-    """Largest speed over the ground, meant over half a second (over the clip, if shorter)."""
-    stride = max(1, min(round(_TRAVEL_SECONDS * fps), len(pelvis) - 1))
-    steps = pelvis[stride:, [0, 2]] - pelvis[:-stride, [0, 2]]
-    return float(np.linalg.norm(steps, axis=1).max(initial=0.0)) * fps / stride
+    """Largest speed over the ground of the pelvis (3, L), meant over half a second (over the clip,
+    if shorter).
+    """
+    stride = max(1, min(round(_TRAVEL_SECONDS * fps), pelvis.shape[1] - 1))
+    steps = pelvis[:, stride:] - pelvis[:, :-stride]
+    return float(np.hypot(steps[0], steps[2]).max(initial=0.0)) * fps / stride
 
 
 def _turn(motion: Motion) -> float:
     """Largest angle between a joint's rotations in neighbouring frames, in rad/s."""
-    matrix = rot6d_to_matrix(motion.rot6d.double())
-    if len(matrix) < 2:
+    matrix = local_rotations(motion.rot6d.numpy())
+    if motion.num_frames < 2:
         return 0.0
-    trace = (matrix[1:] * matrix[:-1]).sum(dim=(-1, -2))
-    return float(torch.arccos(((trace - 1) / 2).clamp(-1, 1)).max()) * motion.fps
+    trace = np.einsum("jikl,jikl->jl", matrix[..., 1:], matrix[..., :-1])
+    return float(np.arccos(np.clip((trace.min() - 1) / 2, -1, 1))) * motion.fps

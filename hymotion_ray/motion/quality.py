@@ -12,16 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter1d
 
-from hymotion_ray.motion.ground import sole_heights
+from hymotion_ray.motion.columns import local_rotations, sole_columns
 from hymotion_ray.motion.motion import Motion
-from hymotion_ray.motion.rotations import rot6d_to_matrix
 from hymotion_ray.motion.skeleton import ANKLES, FEET, NUM_BODY_JOINTS, PELVIS
 
 # `float` names a field below, so its annotations need another name for the type.
 _Number = float
+Array = NDArray[np.float64]
+
+# Left ankle and toe, right ankle and toe; and what is neither.
+_FEET = [ANKLES[0], FEET[0], ANKLES[1], FEET[1]]
+_NO_FEET = [j for j in range(NUM_BODY_JOINTS) if j not in _FEET]
 
 # Sliding, from Karunratanakul et al. 2023 (guided motion diffusion): toe under 5 cm, over 0.5 m/s
 # now and over a quarter second (five frames at their 20 fps).
@@ -76,15 +80,15 @@ class Quality:
 
 def measure(motion: Motion) -> Quality:
     """The quality of one clip of any length; one frame alone has neither speed nor jitter."""
-    joints = motion.joints.double()
-    soles = sole_heights(joints, motion.skeleton)
-    floor = soles.amin()
-    skate, skate_speed = _skating(joints, floor, motion.fps)
+    body = motion.joints[:, :NUM_BODY_JOINTS].cpu().numpy().transpose(1, 2, 0).astype(np.float64)
+    soles = sole_columns(body, motion.skeleton)
+    floor = float(soles.min())
+    skate, skate_speed = _skating(body[list(FEET)], floor, motion.fps)
     return Quality(
         skate=skate,
         skate_speed=skate_speed,
-        float=_floating(joints, soles - floor, floor, motion.fps),
-        jitter=_jitter(joints[:, :NUM_BODY_JOINTS], motion.fps),
+        float=_floating(body, soles - floor, floor, motion.fps),
+        jitter=_jitter(body, motion.fps),
         facing=_facing(motion),
     )
 
@@ -112,61 +116,65 @@ def rank(qualities: Sequence[Quality], *, may_go_backwards: bool = False) -> lis
     return sorted(range(len(scores)), key=scores.__getitem__)
 
 
-def _skating(joints: torch.Tensor, floor: torch.Tensor, fps: float) -> tuple[float, float]:
-    """Share of frame steps in which a toe slides, and the mean speed of toes near the floor."""
-    toes = joints[:, FEET]
-    if len(toes) < 2:
+def _skating(toes: Array, floor: _Number, fps: _Number) -> tuple[_Number, _Number]:
+    """Share of frame steps in which a toe slides, and the mean speed of toes near the floor.
+
+    toes: (2, 3, L).
+    """
+    if toes.shape[-1] < 2:
         return 0.0, 0.0
-    near = toes[..., 1] - floor < _TOE_NEAR
-    near = near[1:] & near[:-1]
-    speed = toes[..., [0, 2]].diff(dim=0).norm(dim=-1) * fps
+    near = toes[:, 1] - floor < _TOE_NEAR
+    near = near[:, 1:] & near[:, :-1]
+    steps = np.diff(toes, axis=-1)
+    speed = np.sqrt(np.square(steps[:, 0]) + np.square(steps[:, 2])) * fps
     window = max(1, round(_SLIDE_SECONDS * fps))
-    lasting = torch.from_numpy(uniform_filter1d(speed.numpy(), window, axis=0, mode="nearest"))
+    lasting = uniform_filter1d(speed, window, axis=-1, mode="nearest")
     slides = near & (speed > _SLIDE_SPEED) & (lasting > _SLIDE_SPEED)
-    mean_speed = float(speed[near].mean()) if bool(near.any()) else 0.0
-    return float(slides.any(dim=1).double().mean()), mean_speed
+    mean_speed = float(speed[near].mean()) if near.any() else 0.0
+    return float(slides.any(axis=0).mean()), mean_speed
 
 
-def _floating(joints: torch.Tensor, soles: torch.Tensor, floor: torch.Tensor, fps: float) -> float:
+def _floating(body: Array, soles: Array, floor: _Number, fps: _Number) -> _Number:
     """Share of frames in which neither a foot nor another part of the body bears it.
 
-    joints: (L, 52, 3); soles: (L, 2) heights above the floor.
+    body: (22, 3, L); soles: (2, L) heights above the floor.
     """
-    feet = joints[:, [*ANKLES, *FEET]]
-    steps = feet.diff(dim=0).norm(dim=-1) * fps
-    speed = torch.cat([steps, steps[-1:]]) if len(steps) else torch.zeros(1, 4)
-    still = (speed < _STILL_SPEED).unflatten(1, (2, 2)).any(dim=1)
+    steps = np.diff(body[_FEET], axis=-1)
+    speed = np.sqrt(np.square(steps).sum(axis=1)) * fps  # (4, L - 1)
+    speed = np.concatenate([speed, speed[:, -1:] if speed.size else np.zeros((4, 1))], axis=1)
+    still = (speed < _STILL_SPEED).reshape(2, 2, -1).any(axis=1)
     by_foot = (soles < _SOLE_NEAR) | (still & (soles < _STILL_NEAR))
-    others = [j for j in range(NUM_BODY_JOINTS) if j not in (*ANKLES, *FEET)]
-    by_body = (joints[:, others, 1] - floor < _BODY_NEAR).any(dim=1)
-    return float((~(by_foot.any(dim=1) | by_body)).double().mean())
+    by_body = body[_NO_FEET, 1].min(axis=0) - floor < _BODY_NEAR
+    return float(1 - (by_foot.any(axis=0) | by_body).mean())
 
 
-def _jitter(joints: torch.Tensor, fps: float) -> float:
-    """Mean length of the third difference over time, in 10 m/s^3; 0 under four frames.
+def _jitter(body: Array, fps: _Number) -> _Number:
+    """Mean length of the third difference of joints (22, 3, L) over time, in 10 m/s^3; 0 under four
+    frames.
 
     Taken at about 30 fps whatever the clip's rate: it grows with the rate's cube on noise.
     """
     stride = max(1, round(fps / _JITTER_FPS))
-    joints, fps = joints[::stride], fps / stride
-    if len(joints) < 4:
+    body, fps = body[..., ::stride], fps / stride
+    if body.shape[-1] < 4:
         return 0.0
-    return float(joints.diff(n=3, dim=0).norm(dim=-1).mean()) * fps**3 / 10
+    third = np.diff(body, n=3, axis=-1)
+    return float(np.sqrt(np.square(third).sum(axis=1)).mean()) * fps**3 / 10
 
 
-def _facing(motion: Motion) -> float | None:
+def _facing(motion: Motion) -> _Number | None:
     """Cosine of facing against travel, weighted by distance; None without travel."""
-    pelvis = motion.joints[:, PELVIS].double()[:, [0, 2]]
+    pelvis = motion.joints[:, PELVIS].cpu().numpy().astype(np.float64)[:, [0, 2]].T
     stride = max(1, round(_SLIDE_SECONDS * motion.fps))
-    if len(pelvis) <= stride:
+    if motion.num_frames <= stride:
         return None
-    travel = pelvis[stride:] - pelvis[:-stride]
-    distance = travel.norm(dim=-1)
-    front = rot6d_to_matrix(motion.rot6d[:, PELVIS].double())[:, [0, 2], 2]
-    front = front[stride // 2 : stride // 2 + len(travel)]
-    cosine = (front * travel).sum(dim=-1) / (front.norm(dim=-1) * distance).clamp(min=1e-9)
+    travel = pelvis[:, stride:] - pelvis[:, :-stride]
+    distance = np.hypot(*travel)
     moving = distance * motion.fps / stride > _TRAVEL_SPEED
-    metres = torch.where(moving, distance, 0.0) / stride
-    if float(metres.sum()) < _TRAVEL_METRES:
+    metres = np.where(moving, distance, 0.0) / stride
+    if metres.sum() < _TRAVEL_METRES:
         return None
-    return float(np.clip(float((cosine * metres).sum() / metres.sum()), -1, 1))
+    root = local_rotations(motion.rot6d[:, PELVIS : PELVIS + 1].cpu().numpy())[0]
+    front = root[[0, 2], 2][:, stride // 2 : stride // 2 + travel.shape[1]]
+    cosine = (front * travel).sum(axis=0) / np.maximum(np.hypot(*front) * distance, 1e-9)
+    return float(np.clip((cosine * metres).sum() / metres.sum(), -1, 1))

@@ -7,6 +7,7 @@ Axes: Y up, +X the body's left, +Z its front; metres.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
@@ -79,13 +80,15 @@ class Skeleton:
         rest.setflags(write=False)
         object.__setattr__(self, "rest", rest)
 
-    @property
+    @cached_property
     def offsets(self) -> np.ndarray:
         """Rest position minus the parent's, (52, 3) float64; the pelvis has its own position."""
         rest = self.rest.astype(np.float64)
-        return np.concatenate([rest[:1], rest[1:] - rest[list(PARENTS[1:])]])
+        offsets = np.concatenate([rest[:1], rest[1:] - rest[list(PARENTS[1:])]])
+        offsets.setflags(write=False)
+        return offsets
 
-    @property
+    @cached_property
     def leg_length(self) -> float:
         """Thigh plus shin in metres, the mean of both legs: the measure that sizes a motion."""
         rest = self.rest.astype(np.float64)
@@ -93,12 +96,12 @@ class Skeleton:
         shins = rest[list(ANKLES)] - rest[list(KNEES)]
         return float(np.linalg.norm(thighs, axis=1).mean() + np.linalg.norm(shins, axis=1).mean())
 
-    @property
+    @cached_property
     def toe_height(self) -> float:
         """Height of the toe joint (`L_Foot`, `R_Foot`) above the sole in metres."""
         return _TOE_SHARE * self.leg_length
 
-    @property
+    @cached_property
     def ankle_height(self) -> float:
         """Height of the ankle above the sole in metres.
 
@@ -163,6 +166,7 @@ def _left_finger(finger: str, link: int) -> tuple[float, float, float]:
     return (_HAND * (x + along * reach), _HAND * y, _HAND * (z + forward * reach))
 
 
+@cache
 def generic_skeleton() -> Skeleton:
     """A symmetric body of 1.73 m from published segment ratios, for models that bring no body.
 

@@ -1,6 +1,6 @@
 """Stage: clips -> pieces as training takes them: retargeted, 30 fps, cut, facing +Z, on the floor.
 
-Wraps `formats.sources.to_motion` and `motion.canonical`. Ray-free.
+Wraps `formats.sources.to_rotations` and `motion.canonical`. Ray-free.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hymotion_ray.config.ingest import FPS, MIN_FRAMES
 from hymotion_ray.engine.dataset.items import Piece, ReadClip, Rejected, printable
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.shard_table import ShardCaption, ShardClip, Value
-from hymotion_ray.formats.sources import Caption, SourceClip, to_motion
-from hymotion_ray.motion.canonical import Window, canonical_clip, windows
+from hymotion_ray.formats.sources import Caption, SourceClip, to_rotations
+from hymotion_ray.motion.canonical import Window, placed_clip, windows
 from hymotion_ray.motion.gates import is_finite
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.retarget import FitReport
@@ -52,19 +52,20 @@ class ConvertStage:
             message = "its joints hold NaN or infinity"
             yield Rejected(file=item.file, name=item.name, code="not_finite", message=message)
             return
-        motion, fit = to_motion(clip, self.skeleton, FPS)
+        rot6d, transl, fit = to_rotations(clip, self.skeleton, FPS)
         spans = [(caption.start, caption.end) for caption in clip.captions]
-        covered = np.zeros(motion.num_frames, dtype=bool)
-        for window in windows(motion.num_frames, spans, FPS):
+        covered = np.zeros(len(transl), dtype=bool)
+        for window in windows(len(transl), spans, FPS):
             covered[window.start : window.stop] = True
             if window.num_frames < 1:
                 yield _too_short(item, window)
                 continue
-            piece = canonical_clip(motion, window.start, window.stop)
+            cut = slice(window.start, window.stop)
+            piece = placed_clip(rot6d[cut], transl[cut], self.skeleton, float(FPS))
             said = [clip.captions[k] for k in window.spans]
             yield Piece(file=item.file, row=self._row(item, piece, fit, window, said), motion=piece)
         if (left := int((~covered).sum())) >= MIN_FRAMES:
-            words = f"{left / FPS:.1f} of {motion.duration:.1f} s, of which no caption speaks"
+            words = f"{left / FPS:.1f} of {len(transl) / FPS:.1f} s, of which no caption speaks"
             yield Rejected(
                 file=item.file,
                 name=item.name,

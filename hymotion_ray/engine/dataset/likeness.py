@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from hymotion_ray.motion.features import mirror
-from hymotion_ray.motion.kinematics import forward_kinematics
+from hymotion_ray.motion.columns import (
+    local_rotations,
+    mirrored_rotations,
+    posed_joints,
+    world_rotations,
+)
 from hymotion_ray.motion.motion import Motion
-from hymotion_ray.motion.rotations import rot6d_to_matrix
-from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, Skeleton
+from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PELVIS
 
 _NUM_POSES = 16
 _METRES = 0.01
@@ -24,16 +27,23 @@ _METRES = 0.01
 
 def likeness(motion: Motion) -> tuple[str, str]:
     """Names (32 digits) of a canonical clip and of its mirror image: equal for equal motions."""
-    last = motion.num_frames - 1
-    frames = torch.linspace(0, last, _NUM_POSES, dtype=torch.float64).round().long()
-    rot6d, transl = motion.rot6d[frames].double(), motion.transl[frames].double()
-    own = _name(rot6d, transl, motion.num_frames, motion.skeleton)
-    mirrored = mirror(rot6d, transl, motion.skeleton)
-    return own, _name(*mirrored, motion.num_frames, motion.skeleton)
+    frames = np.linspace(0, motion.num_frames - 1, _NUM_POSES).round().astype(np.int64)
+    local = local_rotations(motion.rot6d.numpy()[frames])
+    transl = motion.transl.numpy()[frames].T.astype(np.float64)
+    rest_x = float(motion.skeleton.rest[PELVIS, 0])
+    mirrored = np.stack([-transl[0] - 2 * rest_x, transl[1], transl[2]])
+    # Both in one walk down the tree: so few frames cost by the call.
+    world = world_rotations(np.concatenate([local, mirrored_rotations(local)], axis=-1))
+    joints = posed_joints(world, motion.skeleton, NUM_BODY_JOINTS)
+    joints += np.concatenate([transl, mirrored], axis=1)
+    steps = np.round(joints / _METRES).astype("<i4").transpose(2, 0, 1)
+    own, other = (
+        _name(poses, motion.num_frames) for poses in (steps[:_NUM_POSES], steps[_NUM_POSES:])
+    )
+    return own, other
 
 
-def _name(rot6d: Tensor, transl: Tensor, num_frames: int, skeleton: Skeleton) -> str:
-    _, posed = forward_kinematics(rot6d_to_matrix(rot6d), skeleton)
-    joints = posed[:, :NUM_BODY_JOINTS] + transl[:, None]
-    steps = (joints / _METRES).round().to(torch.int32).numpy().astype("<i4")
-    return hashlib.sha256(num_frames.to_bytes(4, "little") + steps.tobytes()).hexdigest()[:32]
+def _name(steps: NDArray[np.int32], num_frames: int) -> str:
+    """steps: (16, 22, 3) joints in centimetres."""
+    content = num_frames.to_bytes(4, "little") + steps.tobytes()
+    return hashlib.sha256(content).hexdigest()[:32]

@@ -32,7 +32,10 @@ from hymotion_ray.motion.skeleton import (
     generic_skeleton,
 )
 
-_ARMS = ("L_Shoulder", "R_Shoulder", "L_Elbow", "R_Elbow", "Spine1", "Spine3", "Neck")
+_UPPER = [
+    JOINT_NAMES.index(name)
+    for name in ("L_Shoulder", "R_Shoulder", "L_Elbow", "R_Elbow", "Spine1", "Spine3", "Neck")
+]
 _MIN_FRAMES, _MAX_FRAMES = 60, 360
 
 
@@ -68,19 +71,17 @@ def synthetic_clip(draw: np.random.Generator, file: str, index: int) -> SourceCl
     skeleton = generic_skeleton()
     num_frames = int(draw.integers(_MIN_FRAMES, _MAX_FRAMES + 1))
     times = np.arange(num_frames) / 30
-    rotvec = np.zeros((num_frames, NUM_BODY_JOINTS, 3))
-    for name in _ARMS:
-        for axis in range(3):
-            rotvec[:, JOINT_NAMES.index(name), axis] = _sines(draw, times, 0.25)
+    matrices = np.tile(np.eye(3), (num_frames, NUM_BODY_JOINTS, 1, 1))
+    turns = Rotation.from_rotvec(_sines(draw, times, len(_UPPER), 0.25).reshape(-1, 3)).as_matrix()
+    matrices[:, _UPPER] = turns.reshape(num_frames, len(_UPPER), 3, 3)
     bend = 0.35 + 0.3 * np.sin(2 * np.pi * draw.uniform(0.2, 0.6) * times + draw.uniform(0, 6.28))
-    for hip, knee, ankle in zip(HIPS, KNEES, ANKLES, strict=True):
-        rotvec[:, hip, 0], rotvec[:, knee, 0], rotvec[:, ankle, 0] = -bend, 2 * bend, -bend
-    matrices = Rotation.from_rotvec(rotvec.reshape(-1, 3)).as_matrix()
+    matrices[:, HIPS + ANKLES] = _about_x(-bend)[:, None]
+    matrices[:, KNEES] = _about_x(2 * bend)[:, None]
     pelvis = np.zeros((num_frames, 3))
     # Thigh and shin are nearly as long as each other, so a squat keeps the feet where they are.
     pelvis[:, 1] = skeleton.ankle_height + skeleton.leg_length * np.cos(bend)
     body = BodyPose(
-        rotations=matrices.reshape(num_frames, NUM_BODY_JOINTS, 3, 3).astype(np.float32),
+        rotations=matrices.astype(np.float32),
         pelvis=pelvis.astype(np.float32),
         leg_length=skeleton.leg_length,
     )
@@ -100,9 +101,22 @@ def synthetic_clip(draw: np.random.Generator, file: str, index: int) -> SourceCl
 
 
 def _sines(
-    draw: np.random.Generator, times: NDArray[np.float64], size: float
+    draw: np.random.Generator, times: NDArray[np.float64], num_joints: int, size: float
 ) -> NDArray[np.float64]:
-    """Three sines of random rate, size and phase over `times` (L,) in seconds."""
-    rate, phase = draw.uniform(0.1, 1.2, (3, 1)), draw.uniform(0, 2 * np.pi, (3, 1))
-    share = draw.uniform(0.2, 1.0, (3, 1)) * size
-    return (share * np.sin(2 * np.pi * rate * times + phase)).sum(axis=0)
+    """Three sines of random rate, size and phase (L, num_joints, 3) over `times` (L,) in seconds,
+    for each axis of each joint.
+    """
+    shape = (3, num_joints, 3)
+    rate, phase = draw.uniform(0.1, 1.2, shape), draw.uniform(0, 2 * np.pi, shape)
+    share = draw.uniform(0.2, 1.0, shape) * size
+    angle = 2 * np.pi * times[:, None, None, None] * rate + phase
+    return (share * np.sin(angle)).sum(axis=1)
+
+
+def _about_x(angle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotations (L, 3, 3) about +X by angles (L,) in radians."""
+    matrix = np.tile(np.eye(3), (len(angle), 1, 1))
+    matrix[:, 1, 1] = matrix[:, 2, 2] = np.cos(angle)
+    matrix[:, 2, 1] = np.sin(angle)
+    matrix[:, 1, 2] = -matrix[:, 2, 1]
+    return matrix

@@ -21,7 +21,7 @@ from hymotion_ray.formats.sources.clip import (
     SourceError,
     SourceReject,
 )
-from hymotion_ray.formats.sources.fit import to_motion
+from hymotion_ray.formats.sources.fit import to_motion, to_rotations
 from hymotion_ray.formats.sources.listing import SourceFile, list_sources
 from hymotion_ray.formats.sources.read import read_source
 
@@ -38,4 +38,5 @@ __all__ = [
     "load_captions",
     "read_source",
     "to_motion",
+    "to_rotations",
 ]

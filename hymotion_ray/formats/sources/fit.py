@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.sources.clip import BodyPose, SourceClip
+from hymotion_ray.formats.sources.clip import BodyPose, Floats, SourceClip, float32
 from hymotion_ray.formats.sources.joint_names import find_humanoid
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.retarget import FitReport, retarget_humanoid
-from hymotion_ray.motion.rotations import matrix_to_rot6d, resample
-from hymotion_ray.motion.skeleton import PELVIS, Skeleton
+from hymotion_ray.motion.rotations import matrix_to_rot6d, resample, rot6d_to_matrix
+from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PELVIS, Skeleton
 
 FPS = 30.0
 # A first frame that is this much further from the second than any of the next few steps, and this
@@ -34,8 +34,19 @@ def to_motion(clip: SourceClip, skeleton: Skeleton, fps: float = FPS) -> tuple[M
     their file says (`motion.canonical` puts every cut clip on the floor). `SourceError`
     (positions_only) for a clip without rotations.
     """
+    rot6d, transl, report = to_rotations(clip, skeleton, fps)
+    motion = Motion.from_rotations(
+        torch.from_numpy(rot6d), torch.from_numpy(transl), skeleton, float(fps)
+    )
+    return motion, report
+
+
+def to_rotations(
+    clip: SourceClip, skeleton: Skeleton, fps: float = FPS
+) -> tuple[Floats, Floats, FitReport]:
+    """What `to_motion` makes a motion of: rotations (L, 22, 6) and translation (L, 3)."""
     if clip.body is not None:
-        motion, report = _of_body(clip.body, skeleton, clip.fps)
+        rot6d, transl, report = _of_body(clip.body, skeleton)
     elif clip.rotations is None:
         raise SourceError(
             "only joint positions are known, and twists of limbs cannot be read off them; give the"
@@ -54,13 +65,12 @@ def to_motion(clip: SourceClip, skeleton: Skeleton, fps: float = FPS) -> tuple[M
             clip.fps,
         )
         report = dataclasses.replace(report, dropped_frames=first)
+        rot6d, transl = motion.rot6d.numpy(), motion.transl.numpy()
     if clip.fps == fps:
-        return motion, report
-    rotations, transl = resample(
-        motion.local_rotations().double(), motion.transl.double(), clip.fps, fps
-    )
-    resampled = Motion.from_rotations(matrix_to_rot6d(rotations), transl, skeleton, fps)
-    return resampled, report
+        return rot6d, transl, report
+    local = rot6d_to_matrix(torch.from_numpy(rot6d)).double()
+    rotations, moved = resample(local, torch.from_numpy(transl).double(), clip.fps, fps)
+    return matrix_to_rot6d(rotations).float().numpy(), moved.float().numpy(), report
 
 
 def _starts_apart(positions: NDArray[np.float64], leg_length: float) -> bool:
@@ -71,12 +81,11 @@ def _starts_apart(positions: NDArray[np.float64], leg_length: float) -> bool:
     return bool(steps[0] > _JUMP_LEGS * leg_length and steps[0] > _JUMP * steps[1:].max())
 
 
-def _of_body(body: BodyPose, skeleton: Skeleton, fps: float) -> tuple[Motion, FitReport]:
+def _of_body(body: BodyPose, skeleton: Skeleton) -> tuple[Floats, Floats, FitReport]:
     """Rotations as they are; the pelvis moves by the ratio of leg lengths."""
     scale = skeleton.leg_length / body.leg_length
-    pelvis = torch.from_numpy(body.pelvis.astype(np.float64)) * scale
-    transl = pelvis - torch.from_numpy(skeleton.rest[PELVIS].astype(np.float64))
-    rot6d = matrix_to_rot6d(torch.from_numpy(body.rotations))
+    transl = body.pelvis.astype(np.float64) * scale - skeleton.rest[PELVIS].astype(np.float64)
+    rot6d: Floats = body.rotations[..., :2].reshape(len(transl), NUM_BODY_JOINTS, 6)
     report = FitReport(
         mean_error_m=0.0,
         max_error_m=0.0,
@@ -84,4 +93,4 @@ def _of_body(body: BodyPose, skeleton: Skeleton, fps: float) -> tuple[Motion, Fi
         scale=scale,
         leg_length=body.leg_length,
     )
-    return Motion.from_rotations(rot6d, transl, skeleton, fps), report
+    return rot6d, float32(transl), report
