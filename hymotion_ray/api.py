@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hymotion_ray.config import Grid, ModelConfig, NetworkConfig, SamplingConfig
 from hymotion_ray.config.fields import from_mapping, to_mapping
-from hymotion_ray.config.sampling import Method, Precision
+from hymotion_ray.config.sampling import Method, NoiseSource, Precision
 from hymotion_ray.errors import ConfigError, TextEncoderError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
@@ -124,8 +124,12 @@ class Model:
             expected_vector_dim=self.config.network.vtxt_input_dim,
         )
 
-    def new_sampler(self, grid: Grid | None = None) -> Sampler:
-        """A sampler over the cells of `grid` (None: the default ones)."""
+    def new_sampler(self, grid: Grid | None = None, noise_source: NoiseSource = "cpu") -> Sampler:
+        """A sampler over the cells of `grid` (None: the default ones).
+
+        `noise_source` "gpu" draws noise as the released Lite model does, on the GPU: other noise
+        for the same seed. `ConfigError` where the model is on none.
+        """
         return Sampler(
             self.network,
             null_vector=self.checkpoint.null_vtxt_feat,
@@ -133,6 +137,7 @@ class Model:
             train_frames=self.config.train_frames,
             enable_ctxt_null_feat=self.config.enable_ctxt_null_feat,
             grid=grid,
+            noise_source=noise_source,
         )
 
     @torch.no_grad()

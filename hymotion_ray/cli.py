@@ -22,6 +22,7 @@ from hymotion_ray.cli_options import (
     words_list,
 )
 from hymotion_ray.cli_plan import plan
+from hymotion_ray.cli_train import train
 from hymotion_ray.errors import HyMotionError, InputError
 
 
@@ -211,6 +212,7 @@ def preview(sources: tuple[str, ...], out: str, limit: int) -> None:
 
 main.add_command(ingest)
 main.add_command(plan)
+main.add_command(train)
 
 
 def _print(mapping: dict[str, Any], as_json: bool, words: Callable[[], str] | None = None) -> None:

@@ -115,6 +115,11 @@ def comma_list(_: click.Context, __: click.Parameter, text: str | None) -> tuple
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
+def words_list(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """`A100=3.2,T4=0.5` as its parts, as they are."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
 def seed_list(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
     """`1,2` as (1, 2)."""
     if not text:
@@ -136,6 +141,9 @@ def render_config(options: dict[str, Any]) -> Any:
         raise ConfigError("--rewriter-url needs --rewriter-model, the name the endpoint knows")
     rewrite = RewriteConfig(endpoint=url, model=name, api_key_env=key) if url else None
     resources = ResourceConfig(
-        **{n: values.pop(n) for n in ("num_samplers", "sampler_gpus", "encoder_gpus", "rows")}
+        **{
+            n: values.pop(n)
+            for n in ("num_samplers", "sampler_gpus", "encoder_gpus", "rows", "prices")
+        }
     )
     return RenderConfig(**values, rewrite=rewrite, resources=resources)

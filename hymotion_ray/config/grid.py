@@ -6,6 +6,7 @@ padded to one cell of a small grid, chosen from the clip's own length and token 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hymotion_ray.config.fields import require
@@ -22,6 +23,20 @@ class GridCell:
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.frames}x{self.tokens}"
+
+    @classmethod
+    def parse(cls, text: str) -> GridCell:
+        """The cell that `str` writes as `text`: rows x frames x tokens, such as 64x150x48."""
+        numbers = re.fullmatch(r"(\d{1,6})x(\d{1,6})x(\d{1,6})", text)
+        found = tuple(map(int, numbers.groups())) if numbers else ()
+        require(
+            len(found) == 3 and min(found) >= 1,
+            "cell",
+            text,
+            "ROWSxFRAMESxTOKENS of whole numbers from 1 on, such as 64x150x48",
+        )
+        rows, frames, tokens = found
+        return cls(rows=rows, frames=frames, tokens=tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +62,11 @@ class Grid:
             self.token_cells,
             "rising token counts",
         )
+
+    @classmethod
+    def of_one(cls, cell: GridCell) -> Grid:
+        """The grid that has no other cell for what fits into `cell`."""
+        return cls(rows=cell.rows, frame_step=cell.frames, token_cells=(cell.tokens,))
 
     def cell(self, num_frames: int, num_tokens: int, train_frames: int) -> GridCell:
         """The cell of a clip of `num_frames` frames under a prompt of `num_tokens` tokens."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hymotion_ray.config.fields import require
-from hymotion_ray.config.sampling import Method, Precision, SamplingConfig
+from hymotion_ray.config.grid import GridCell
+from hymotion_ray.config.sampling import Method, NoiseSource, Precision, SamplingConfig
 from hymotion_ray.config.text import TextPlacement
 
 RENDER_SCHEMA_VERSION = 1
@@ -108,6 +109,12 @@ class RenderConfig:
     """Solver; None: the model's own."""
     precision: Precision = "auto"
     """Number format of the network; auto: the best the device has."""
+    noise: NoiseSource = "cpu"
+    """Whose generator draws the noise: the CPU's, the same on every machine, or each GPU's own."""
+    exact: str | None = None
+    """The one grid cell, as ROWSxFRAMESxTOKENS, that every clip is computed in; then devices,
+    libraries and precision may not vary either, and what would differ fails. None: cells by length.
+    """
     formats: tuple[str, ...] = ("npz",)
     """Files a clip."""
     axis: Axis = "y-up"
@@ -163,6 +170,14 @@ class RenderConfig:
                 if (value := getattr(self, name)) is not None
             }
         )
+        if self.exact is not None:
+            cell = GridCell.parse(self.exact)
+            require(
+                self.resources.rows in (None, cell.rows),
+                "rows",
+                self.resources.rows,
+                f"{cell.rows}, the rows of exact {cell}; or leave it out",
+            )
         require(1 <= self.best_of <= 64, "best_of", self.best_of, "1 to 64")
         require(len(self.formats) > 0, "formats", self.formats, "at least one")
         require(len(set(self.formats)) == len(self.formats), "formats", self.formats, "no repeats")
@@ -175,6 +190,11 @@ class RenderConfig:
             self.max_failures,
             "a count such as 100, or a share such as 5%",
         )
+
+    @property
+    def exact_cell(self) -> GridCell | None:
+        """The cell of `exact`."""
+        return None if self.exact is None else GridCell.parse(self.exact)
 
     @property
     def all_formats(self) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from hymotion_ray.config.fields import require
 
 Method = Literal["euler", "midpoint", "rk4"]
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
+NoiseSource = Literal["cpu", "gpu"]
+"""Whose generator draws the noise: the CPU's is the same everywhere, each GPU model has its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,18 +56,15 @@ def connect(address: str | None = None) -> Iterator[ClusterInfo]:
     local = address in (None, "local")
     try:
         if local:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-            ray.init(
-                address="local",
-                num_cpus=(cores or os.cpu_count() or 1) + _EXTRA_LOCAL_CPUS,
-                include_dashboard=False,
-                object_store_memory=_LOCAL_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            _start_here()
         else:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except Exception as error:  # Ray raises plain Exception when it cannot start
+        if local:
+            raise ClusterError(
+                f"Ray could not start on this machine ({type(error).__name__}: {error}); see its"
+                " logs below /tmp/ray, and try again when the machine is less busy"
+            ) from error
         raise ClusterError(
             f"no Ray cluster at {address!r} ({type(error).__name__}: {error}); start one with"
             " `ray start --head` and pass --address, or leave --address out to run on this machine"
@@ -76,6 +73,26 @@ def connect(address: str | None = None) -> Iterator[ClusterInfo]:
         yield _info(started_here=local)
     finally:
         ray.shutdown()
+
+
+def _start_here() -> None:
+    """Start Ray on this machine; on a busy one it may miss its own time limit, then once more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    for tries_left in (2, 1, 0):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=(cores or os.cpu_count() or 1) + _EXTRA_LOCAL_CPUS,
+                include_dashboard=False,
+                object_store_memory=_LOCAL_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+            return
+        except Exception as error:
+            ray.shutdown()
+            if "timed out" not in str(error) or not tries_left:
+                raise
 
 
 def quiet_data() -> None:

@@ -30,7 +30,7 @@ from hymotion_ray.engine.pool import Pool, Step
 from hymotion_ray.engine.runner import Failure, Receipt
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.whereabouts import short, where
-from hymotion_ray.engine.worker import Assignment, Sign, Worker
+from hymotion_ray.engine.worker import Assignment, Hello, Sign, Worker
 from hymotion_ray.errors import ClusterError, HyMotionError, OutputError
 
 FAILED_SETUPS = 3
@@ -51,6 +51,8 @@ class Dispatcher:
     """Seconds without a sign of life after which a process, or the whole run, counts as hung."""
     on_suspect: Callable[[Piece], None] = lambda piece: None
     """Told of each piece that a process died over."""
+    on_ready: Callable[[str, Hello], None] = lambda step, hello: None
+    """Told of each process that has come up and of its step; may raise to end the run."""
     mishaps: Mishaps = field(default_factory=Mishaps)
 
     def __post_init__(self) -> None:
@@ -98,15 +100,14 @@ class Dispatcher:
 
     def busy_shares(self) -> dict[str, float]:
         """Of each step, the share of time that its processes had work at hand; after the end."""
-        uses = {pool.step.name: pool.use for pool in self.pools}
-        return {name: use.busy_s / use.ready_s for name, use in uses.items() if use.ready_s}
+        used = [(p.step.name, p.use) for p in self.pools if p.use.ready_s]
+        return {name: use.busy_s / use.ready_s for name, use in used}
 
     def gpu_seconds(self) -> dict[str, float]:
         """Seconds times shares of GPUs, by kind; after the end."""
         total: dict[str, float] = {}
-        for pool in self.pools:
-            for kind, seconds in pool.use.gpu_s.items():
-                total[kind] = total.get(kind, 0.0) + seconds
+        for kind, seconds in chain(*(pool.use.gpu_s.items() for pool in self.pools)):
+            total[kind] = total.get(kind, 0.0) + seconds
         return total
 
     def running(self) -> list[Chunk]:
@@ -205,6 +206,7 @@ class Dispatcher:
         if ref == worker.ready:
             worker.ready, worker.hello, pool.failed_setups = None, answer, 0
             worker.last_sign = worker.ready_at = self._progress_at
+            self.on_ready(pool.step.name, answer)
             return None
         return self._returned(pool, worker, worker.take(ref), answer)
 
@@ -271,10 +273,7 @@ class Dispatcher:
         node_id = worker.hello.node_id
         self._nodes_at = 0.0
         gone = node_id not in {n.node_id for n in living_nodes()}
-        if gone:
-            self.mishaps.lost_with_node += 1
-        else:
-            self.mishaps.killed += 1
+        self.mishaps.died(with_node=gone)
         self.say(f"{worker.name} {'went away with its node' if gone else 'died'}; others take over")
         self._orphan(pool, worker, None if gone else "died")
 
@@ -365,7 +364,8 @@ class Dispatcher:
             for worker in list(pool.workers):
                 self._watch_worker(pool, worker, now)
         if now - self._progress_at > self.stall_s:
-            raise ClusterError(f"nothing moved for {self.stall_s:g} s: {self._where()}")
+            stand = where(self.pools, self._queues, self._nodes)
+            raise ClusterError(f"nothing moved for {self.stall_s:g} s: {stand}")
         if now - self._began_at > _TELL_WAITING_S:
             self._tell_waiting()
 
@@ -393,11 +393,8 @@ class Dispatcher:
             if worker.tasks:
                 self._progress_at = worker.last_sign
 
-    def _where(self) -> str:
-        return where(self.pools, self._queues, self._nodes)
-
     def _tell_waiting(self) -> None:
         for pool, queue in zip(self.pools, self._queues, strict=True):
             if queue and not pool.ready and pool.step.name not in self._told:
                 self._told.add(pool.step.name)
-                self.say(f"still waiting: {self._where()}")
+                self.say(f"still waiting: {where(self.pools, self._queues, self._nodes)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -108,6 +108,18 @@ def rewrite_part(store: Store, name: str, rows: list[dict[str, Any]]) -> None:
     """Replace a part by one with other rows, whole or not at all."""
     replaces = _replaces(store, name) if _is_merged(name) else []
     _write(store, name, pa.Table.from_pylist(rows, schema=SCHEMA), replaces)
+
+
+def set_formats(store: Store, name: str, added: Mapping[int, str]) -> None:
+    """Add to the formats of some rows of a part, by row number; whole or not at all."""
+    replaces = _replaces(store, name) if _is_merged(name) else []
+    with _open(store, name) as file:
+        table = file.read()
+    at = table.schema.get_field_index("formats")
+    held = table.column(at).to_pylist()
+    for row, formats in added.items():
+        held[row] = f"{held[row]},{formats}"
+    _write(store, name, table.set_column(at, "formats", pa.array(held, pa.string())), replaces)
 
 
 def remove_replaced(store: Store) -> None:

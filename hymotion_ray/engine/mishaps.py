@@ -28,6 +28,13 @@ class Mishaps:
         """The numbers by name."""
         return {"killed": self.killed, "hung": self.hung, "lost_with_node": self.lost_with_node}
 
+    def died(self, *, with_node: bool) -> None:
+        """Count a process that died, alone or with its node."""
+        if with_node:
+            self.lost_with_node += 1
+        else:
+            self.killed += 1
+
     def blame(self, now: float, node_id: str, piece: Piece) -> None:
         """Note that a process of `node_id` died over `piece`, whose fault it seems to be."""
         self._deaths.append((now, node_id, piece))

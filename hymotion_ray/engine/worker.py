@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +44,8 @@ class Hello:
     """How much of one GPU it may use."""
     kind: str
     """GPU or processor model."""
+    build: str
+    """Versions of the libraries that decide bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ class StageWorker:
             gpus=tuple(str(g) for g in ray.get_gpu_ids()),
             gpu_share=share_of_gpu(),
             kind=device_name(device_of_this_process()),
+            build=", ".join(f"{name} {version(name)}" for name in ("torch", "hymotion-ray")),
         )
 
     @ray.method(num_returns=2)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import re
 import secrets
@@ -78,7 +79,7 @@ class Store:
         """The path or URL of a name as users know it."""
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
-    def write_bytes(self, name: str, data: bytes) -> None:
+    def write_bytes(self, name: str, data: bytes | mmap.mmap) -> None:
         """Write a file whole or not at all, over one of that name; parent folders come with it.
 
         Raises `OutputError` when that cannot be done, after the retries.
@@ -88,6 +89,14 @@ class Store:
             _retry(lambda: _write_local(path, data), self.url(name), "written")
         else:
             _retry(lambda: _put(filesystem, path, data), self.url(name), "written")
+
+    def write_file(self, name: str, source: str | os.PathLike[str]) -> None:
+        """Write what a local file holds, like `write_bytes`, without reading it into memory."""
+        if not os.path.getsize(source):
+            self.write_bytes(name, b"")  # an empty file cannot be mapped
+            return
+        with open(source, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
+            self.write_bytes(name, m)
 
     def read_bytes(self, name: str) -> bytes:
         """All bytes of a file; `OutputError` when it is not there or cannot be read."""
@@ -196,7 +205,7 @@ def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
     return folder or "/", name
 
 
-def _write_local(path: str, data: bytes) -> None:
+def _write_local(path: str, data: bytes | mmap.mmap) -> None:
     folder = os.path.dirname(path)
     temp = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -239,7 +248,7 @@ def _sync_folder(folder: str) -> None:
         os.close(handle)
 
 
-def _put(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
+def _put(filesystem: fs.FileSystem, path: str, data: bytes | mmap.mmap) -> None:
     with filesystem.open_output_stream(path, compression=None) as stream:
         stream.write(data)
 

@@ -16,7 +16,7 @@ def rows(watch: GpuWatch) -> list[dict[str, str]]:
 
 
 def worker(name: str, node: str, gpu: str) -> Worker:
-    hello = Hello(node_id=node, pid=1, gpus=(gpu,), gpu_share=0.5, kind="A100")
+    hello = Hello(node_id=node, pid=1, gpus=(gpu,), gpu_share=0.5, kind="A100", build="")
     return Worker(name, actor=None, ready=None, hello=hello, memory=(3 * 2**20, 5 * 2**20))
 
 

@@ -69,23 +69,24 @@ def close_folder(
     if config.layout == "shards":
         _remove_orphan_shards(store)
     faults.reach("closing")
-    _write_failures(store)
+    _write_failures(store, scratch / "failures.jsonl")
     report.page = _write_page(store, config, report.counts.first_keys)
     summary = json.dumps(report.to_mapping(), indent=1, ensure_ascii=False)
     store.write_bytes("summary.json", summary.encode())
 
 
-def _write_failures(store: Store) -> None:
-    lines = []
-    for name in part_names(store):
-        has_failed = any(
-            "failed" in batch.column("status").unique().to_pylist()
-            for batch in read_batches(store, ["status"], [name])
-        )
-        if has_failed:
-            for batch in read_batches(store, ["status", *_FAILURE_FIELDS], [name]):
-                lines += [_failure_line(row) for row in batch.to_pylist() if _failed(row)]
-    store.write_bytes("failures.jsonl", "".join(lines).encode())
+def _write_failures(store: Store, path: Path) -> None:
+    """Write failures.jsonl from the manifest, by way of a local file, as a stream."""
+    with path.open("w", encoding="utf-8") as sink:
+        for name in part_names(store):
+            has_failed = any(
+                "failed" in batch.column("status").unique().to_pylist()
+                for batch in read_batches(store, ["status"], [name])
+            )
+            if has_failed:
+                for batch in read_batches(store, ["status", *_FAILURE_FIELDS], [name]):
+                    sink.writelines(_failure_line(row) for row in batch.to_pylist() if _failed(row))
+    store.write_file("failures.jsonl", path)
 
 
 def _failed(row: dict[str, Any]) -> bool:

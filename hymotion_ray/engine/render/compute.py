@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from hymotion_ray.config.render import RenderConfig
@@ -13,6 +13,7 @@ from hymotion_ray.engine.gpu_watch import GpuWatch
 from hymotion_ray.engine.lease import Lease
 from hymotion_ray.engine.progress import JobProgress
 from hymotion_ray.engine.render.closing import Merger
+from hymotion_ray.engine.render.extend import Extension
 from hymotion_ray.engine.render.report import JobReport
 from hymotion_ray.engine.runner import Receipt
 from hymotion_ray.engine.stage import Chunk
@@ -51,21 +52,51 @@ class Computation:
                     settled = progress.done + progress.failed
                     assert settled == self.report.counts.new, f"{settled} of all clips settled"
         except (ClusterError, OutputError) as error:
-            self.report.stopped = (
-                f"{error}. Finished clips are safe; run the same command again to go on"
-            )
+            self._stop(error)
         finally:
             self._sum_up(progress)
+
+    def extend(self, extension: Extension, num_clips: int) -> None:
+        """Give `num_clips` finished clips the formats that they lack; fills in the report."""
+        progress = JobProgress(total=num_clips, title="formats")
+        try:
+            with progress:
+                for receipt in self.dispatcher.run(extension.chunks()):
+                    assert receipt.finished is not None, "the last step says what it finished"
+                    num_done, num_failed, error = extension.take(receipt.finished)
+                    progress.update(num_done, num_failed, "")
+                    if error and progress.failed <= _TOLD_FAILURES:
+                        self.say(f"failed: {error}")
+                    self._require_lease()
+        except (ClusterError, OutputError) as error:
+            self._stop(error)
+        finally:
+            if not self.lease.lost:
+                with suppress(OutputError):  # told already, or the next run does it again
+                    extension.close()
+            self.report.done += progress.done
+            self.report.failed += progress.failed
+            self.report.seconds += progress.seconds
 
     def _take(self, receipt: Receipt, progress: JobProgress) -> None:
         assert receipt.finished is not None, "the last step says what it finished"
         (finished,) = receipt.finished.to_pylist()
         self.merger.add(finished["chunk"])
         progress.update(finished["num_done"], finished["num_failed"], finished["device"])
+        if finished["precision"]:
+            self.report.precision[finished["device"]] = finished["precision"]
         if finished["error"] and progress.failed <= _TOLD_FAILURES:
             self.say(f"failed: {finished['error']}")
+        self._require_lease()
+
+    def _require_lease(self) -> None:
         if self.lease.lost:
             raise OutputError(f"another driver has taken over {self.store.url('')}")
+
+    def _stop(self, error: Exception) -> None:
+        self.report.stopped = (
+            f"{error}. Finished clips are safe; run the same command again to go on"
+        )
 
     def _is_hopeless(self, progress: JobProgress) -> bool:
         budget = self.config.failure_budget(self.report.counts.asked)

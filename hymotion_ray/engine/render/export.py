@@ -103,6 +103,7 @@ class ExportStage:
                     "seed": items[i]["noise_seed"],
                     "model": self.settings.model_name,
                     "licence": self.settings.licence,
+                    **({"noise": self.settings.noise} if self.settings.noise != "cpu" else {}),
                 },
             )
             for i, rot6d, transl, joints in zip(alive, *parts, strict=True)
@@ -154,6 +155,14 @@ def _parquet(rows: list[dict[str, Any]]) -> bytes:
     return sink.getvalue()
 
 
+def _precision_words(chunk: Chunk) -> str | None:
+    """`bfloat16: why`, where the sampler said so."""
+    if "precision_reason" not in chunk.items.column_names:
+        return None
+    pairs = zip(chunk.column("precision"), chunk.column("precision_reason"), strict=True)
+    return next((f"{name}: {why}" for name, why in pairs if name), None)
+
+
 def _counted(chunk: Chunk, rows: list[dict[str, Any]]) -> Chunk:
     done = sum(row["status"] == "done" for row in rows)
     items = pa.table(
@@ -162,6 +171,7 @@ def _counted(chunk: Chunk, rows: list[dict[str, Any]]) -> Chunk:
             "num_done": [done],
             "num_failed": [len(rows) - done],
             "device": [next((r["device"] for r in rows if r["device"]), "")],
+            "precision": [_precision_words(chunk)],
             "error": [next((r[ERROR] for r in rows if r[ERROR]), None)],
             ERROR_CODE: pa.array([None], pa.string()),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hymotion_ray.config.fields import from_mapping, to_mapping
@@ -26,11 +26,13 @@ class Folder:
     """Model, encoder, sampling settings and layout, by name."""
     grid: Grid
     """Cells that the folder's clips are sampled in."""
+    made_on: dict[str, str] = field(default_factory=dict)
+    """Under `--exact`: what the processes of each step ran on."""
 
 
 def folder_identity(settings: dict[str, Any]) -> str:
-    """One name for the settings that decide a clip's bits (layout and axis do not)."""
-    return digest({k: v for k, v in settings.items() if k not in ("layout", "axis")})
+    """One name for the settings that decide a clip within its class (layout and axis do not)."""
+    return digest({k: v for k, v in settings.items() if k not in ("layout", "axis", "exact")})
 
 
 def existing_folder(store: Store) -> Folder | None:
@@ -50,6 +52,7 @@ def existing_folder(store: Store) -> Folder | None:
         saved = json.loads(store.read_bytes(CONFIG_FILE))
         version = saved["schema_version"]
         settings, grid = saved["folder"], saved["grid"]
+        made_on = dict(saved.get("made_on", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(
             f"{store.url(CONFIG_FILE)} is not the config of a render job ({error!r});"
@@ -60,7 +63,8 @@ def existing_folder(store: Store) -> Folder | None:
             f"{store.url(CONFIG_FILE)} has schema version {version}; allowed:"
             f" {RENDER_SCHEMA_VERSION}; use another --out, or the release that wrote it"
         )
-    return Folder(settings=settings, grid=from_mapping(Grid, grid, f"{CONFIG_FILE}: grid"))
+    kept = from_mapping(Grid, grid, f"{CONFIG_FILE}: grid")
+    return Folder(settings=settings, grid=kept, made_on=made_on)
 
 
 def require_same(store: Store, earlier: Folder, settings: dict[str, Any]) -> None:
@@ -84,6 +88,7 @@ def save_folder(store: Store, folder: Folder, config: RenderConfig) -> None:
         "folder": folder.settings,
         "folder_identity": folder_identity(folder.settings),
         "grid": to_mapping(folder.grid),
+        **({"made_on": folder.made_on} if folder.made_on else {}),
         "config": to_mapping(config),
         "versions": _versions(),
     }

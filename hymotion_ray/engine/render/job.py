@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine import faults
 from hymotion_ray.engine.cluster import ClusterInfo, connect
@@ -17,7 +19,7 @@ from hymotion_ray.engine.nodes import living_nodes
 from hymotion_ray.engine.pool import Step
 from hymotion_ray.engine.render.closing import Merger, close_folder
 from hymotion_ray.engine.render.compute import Computation
-from hymotion_ray.engine.render.extend import export_missing
+from hymotion_ray.engine.render.extend import Extension
 from hymotion_ray.engine.render.folder import (
     Folder,
     existing_folder,
@@ -26,7 +28,8 @@ from hymotion_ray.engine.render.folder import (
     save_folder,
 )
 from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
-from hymotion_ray.engine.render.pipeline import render_steps
+from hymotion_ray.engine.render.pinned import PinnedClass
+from hymotion_ray.engine.render.pipeline import extend_step, render_steps
 from hymotion_ray.engine.render.placement import Placement, place, wants_gpus
 from hymotion_ray.engine.render.plan import fit_grid, make_plan, prompt_rows, read_done
 from hymotion_ray.engine.render.report import JobReport
@@ -109,8 +112,8 @@ class Job:
             self._merger.close()
         self._close()
 
-    def _plan(self, identity: str) -> bytes:
-        """Put on the list what is to be done; the lines of rejects.jsonl."""
+    def _plan(self, identity: str) -> Path:
+        """Put on the list what is to be done; a file with the lines of rejects.jsonl."""
         remove_replaced(self.store)
         self._suspects.add(self.lease.left_running)
         self._num_stale = read_done(self.store, self.worklist)
@@ -125,37 +128,50 @@ class Job:
         for reject in self.report.counts.first_rejects:
             self.say(f"rejected {reject.file}:{reject.line}: {reject.message}")
         faults.reach("planned")
-        return path.read_bytes()
+        return path
 
-    def _compute(self, earlier: Folder | None, rejects: bytes) -> None:
-        if not self.worklist.num_work:
-            stages = self._begin(earlier, False, rejects)
-        else:
-            with connect(self.config.address) as cluster:
-                has_gpus = wants_gpus(self.config.resources, cluster)
-                stages = self._begin(earlier, has_gpus, rejects)
-                self._render(cluster, stages)
-        if not self.report.stopped:
-            self.report.done += export_missing(self.store, self.worklist, stages.axis)
+    def _compute(self, earlier: Folder | None, rejects: Path) -> None:
+        if not self.worklist.num_work and not self.worklist.num_exports:
+            self._begin(earlier, False, rejects)
+            return
+        with connect(self.config.address) as cluster:
+            has_gpus = wants_gpus(self.config.resources, cluster)
+            folder, stages = self._begin(earlier, has_gpus, rejects)
+            if self.worklist.num_work:
+                self._render(cluster, folder, stages)
+            if self.worklist.num_exports and not self.report.stopped:
+                self._export(cluster, stages)
 
-    def _begin(self, earlier: Folder | None, has_gpus: bool, rejects: bytes) -> StageSettings:
+    def _begin(
+        self, earlier: Folder | None, has_gpus: bool, rejects: Path
+    ) -> tuple[Folder, StageSettings]:
         if earlier is None:
-            grid = fit_grid(
-                default_grid(self.config.resources, has_gpus),
-                self.worklist.histogram(),
-                self.model.config.train_frames,
-            )
+            cell = self.config.exact_cell
+            grid = Grid.of_one(cell) if cell else self._fitted_grid(has_gpus)
             folder = Folder(settings=self.model.folder_settings(self.config), grid=grid)
         else:
             folder = earlier
         save_folder(self.store, folder, self.config)
-        self.store.write_bytes("rejects.jsonl", rejects)
+        self.store.write_file("rejects.jsonl", rejects)
         hashed = self.report.counts.asked > HASH_FOLDERS_ABOVE
-        return self.model.stage_settings(
+        stages = self.model.stage_settings(
             self.config, folder.grid, out=self.store.root, hashed_folders=hashed
         )
+        return folder, stages
 
-    def _render(self, cluster: ClusterInfo, stages: StageSettings) -> None:
+    def _fitted_grid(self, has_gpus: bool) -> Grid:
+        wanted = default_grid(self.config.resources, has_gpus)
+        return fit_grid(wanted, self.worklist.histogram(), self.model.config.train_frames)
+
+    def _pinned(self, folder: Folder) -> PinnedClass:
+        """What the processes of an `--exact` job are held to."""
+
+        def save(made_on: dict[str, str]) -> None:
+            save_folder(self.store, dataclasses.replace(folder, made_on=made_on), self.config)
+
+        return PinnedClass(folder.made_on, save)
+
+    def _render(self, cluster: ClusterInfo, folder: Folder, stages: StageSettings) -> None:
         self.say(_cluster_words(cluster, self.worklist.num_work, stages))
         placement = place(
             self.config.resources,
@@ -170,6 +186,9 @@ class Job:
             stall_s=self.config.stall_s,
             on_suspect=lambda piece: self._suspects.add(piece.chunk.column("identity")),
         )
+        if self.config.exact is not None:
+            pinned = self._pinned(folder)
+            dispatcher.on_ready = lambda step, hello: pinned.check(step, hello.kind, hello.build)
         computation = Computation(
             self.config, self.store, dispatcher, self.lease, self._merger, self.report, self.say
         )
@@ -177,6 +196,16 @@ class Job:
             self.worklist.chunks(stages.grid, self.model.config.train_frames),
             self.worklist.suspects(),
         )
+
+    def _export(self, cluster: ClusterInfo, stages: StageSettings) -> None:
+        """Give finished clips the formats that they lack."""
+        self.say(f"writing more formats for {self.worklist.num_exports} finished clips")
+        step = extend_step(stages, self.lease.check, self.config.resources, cluster)
+        dispatcher = Dispatcher([step], self.say, stall_s=self.config.stall_s)
+        computation = Computation(
+            self.config, self.store, dispatcher, self.lease, self._merger, self.report, self.say
+        )
+        computation.extend(Extension(self.store, self.worklist), self.worklist.num_exports)
 
     def _close(self) -> None:
         if self.lease.is_takeover or any(self.report.mishaps.values()):

@@ -95,6 +95,9 @@ class ModelInfo:
             "best_of": config.best_of,
             "layout": config.layout,
             "axis": config.axis,
+            # Only where asked for, so that folders without them stay what they are.
+            **({"exact": config.exact} if config.exact is not None else {}),
+            **({"noise": config.noise} if config.noise != "cpu" else {}),
         }
 
     def stage_settings(
@@ -114,6 +117,8 @@ class ModelInfo:
             vtxt_input_dim=self.config.network.vtxt_input_dim,
             method=self.sampling.method,
             precision=config.precision,
+            noise=config.noise,
+            exact=config.exact is not None,
             grid=grid,
             cpu_threads=config.resources.cpu_threads,
             llm_path=config.llm_path,

@@ -8,12 +8,15 @@ runs in pools of processes (`dispatch.py`), a chunk of clips in one grid cell at
 
 from __future__ import annotations
 
+from hymotion_ray.config.render import ResourceConfig
+from hymotion_ray.engine.cluster import ClusterInfo
 from hymotion_ray.engine.lease import LeaseCheck
 from hymotion_ray.engine.pool import Step
 from hymotion_ray.engine.render.decode import DecodeStage
 from hymotion_ray.engine.render.encode import EncodeStage
 from hymotion_ray.engine.render.export import ExportStage
-from hymotion_ray.engine.render.placement import Placement
+from hymotion_ray.engine.render.extend import ExtendStage
+from hymotion_ray.engine.render.placement import Placement, plain_processes
 from hymotion_ray.engine.render.sample import SampleStage
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.motion.decode import Decoder
@@ -70,3 +73,15 @@ def render_steps(
     return [
         Step(name="render", stages=whole, size=place.samplers, num_cpus=place.num_cpus, depth=1)
     ]
+
+
+def extend_step(
+    settings: StageSettings, lease: LeaseCheck, resources: ResourceConfig, cluster: ClusterInfo
+) -> Step:
+    """The one step of a job that gives finished clips more formats: read, write, on CPUs alone."""
+    return Step(
+        name="extend",
+        stages=(ExtendStage(settings, lease),),
+        size=plain_processes(resources, cluster),
+        avoids_gpu_nodes=True,
+    )

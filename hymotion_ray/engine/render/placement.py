@@ -80,6 +80,20 @@ def place(
     )
 
 
+def plain_processes(resources: ResourceConfig, cluster: ClusterInfo) -> Size:
+    """One process a CPU, on nodes without GPUs where there are some."""
+    hidden = cluster.total_cpus - cluster.num_cpus
+
+    def per_cpu(now: Sequence[Node]) -> tuple[int, int]:
+        plain = sum(n.num_cpus for n in now if not n.num_gpus)
+        number = max(1, int((plain or sum(n.num_cpus for n in now)) - hidden))
+        if resources.num_samplers is not None:
+            number = min(number, resources.num_samplers)
+        return number, number
+
+    return per_cpu
+
+
 def wants_gpus(resources: ResourceConfig, cluster: ClusterInfo) -> bool:
     """Whether samplers run on GPUs: the cluster has some, or the job asks for nodes that do."""
     if resources.sampler_gpus is not None:

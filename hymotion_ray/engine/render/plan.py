@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TextIO
 
-from hymotion_ray.config.grid import Grid
+from hymotion_ray.config.grid import Grid, GridCell
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.identity import PromptIdentity, noise_seeds
 from hymotion_ray.engine.manifest import read_batches
@@ -169,7 +169,10 @@ class _Adder:
 
     def row(self, row: PromptRow, num_tokens: int) -> None:
         """Add the prompt and one clip a seed."""
-        counts, formats = self.counts, self.config.all_formats
+        counts, formats, cell = self.counts, self.config.all_formats, self.config.exact_cell
+        if cell is not None and (row.num_frames > cell.frames or num_tokens > cell.tokens):
+            counts.reject(_outside(row, num_tokens, cell), self.rejects)
+            return
         own = self.model.sampling
         num_steps = own.num_steps if row.num_steps is None else row.num_steps
         guidance = own.guidance_scale if row.guidance_scale is None else row.guidance_scale
@@ -206,6 +209,20 @@ class _Adder:
                 counts.first_keys.append(key)
             setattr(counts, outcome, getattr(counts, outcome) + 1)
             counts.frames[row.num_frames] = counts.frames.get(row.num_frames, 0) + 1
+
+
+def _outside(row: PromptRow, num_tokens: int, cell: GridCell) -> Reject:
+    return Reject(
+        file=row.file,
+        line=row.line,
+        code="outside_cell",
+        message=(
+            f"{row.num_frames} frames and {num_tokens} tokens do not fit into the cell {cell} that"
+            " --exact pins; pin a larger one, or shorten the row"
+        ),
+        prompt_id=row.prompt_id,
+        text=row.text,
+    )
 
 
 def _taken(row: PromptRow, seed: int) -> Reject:

@@ -22,6 +22,8 @@ class JobReport:
     failed: int = 0
     seconds: float = 0.0
     by_device: dict[str, int] = field(default_factory=dict)
+    precision: dict[str, str] = field(default_factory=dict)
+    """By device, the number format of the network and why it was taken."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds that processes spent in each stage."""
     mishaps: dict[str, int] = field(default_factory=dict)
@@ -85,6 +87,7 @@ class JobReport:
             "seconds": round(self.seconds, 3),
             "clips_per_s": round(self.done / self.seconds, 3) if self.seconds else 0.0,
             "by_device": self.by_device,
+            "precision": self.precision,
             "stage_seconds": {name: round(s, 3) for name, s in self.stage_seconds.items()},
             "busy": {name: round(share, 3) for name, share in self.busy.items()},
             "gpu_seconds": {kind: round(s, 1) for kind, s in self.gpu_seconds.items()},

@@ -29,7 +29,8 @@ class SampleStage:
     call's time a clip).
 
     Clips that are not finite are sampled once more in float32. Out of memory halves the rows of a
-    call for as long as this process lives; both stand in `degradations`.
+    call for as long as this process lives; both stand in `degradations`. With `exact` neither is
+    done, and such clips fail.
     """
 
     settings: StageSettings
@@ -44,7 +45,7 @@ class SampleStage:
         if device == "cpu":
             set_threads(self.settings.cpu_threads)
         self._model = load_model(self.settings.model, device=device, dtype=self.settings.precision)
-        self._sampler = self._model.new_sampler(self.settings.grid)
+        self._sampler = self._model.new_sampler(self.settings.grid, self.settings.noise)
         self._device = device_name(device)
 
     def __call__(self, chunk: Chunk) -> Chunk:
@@ -54,7 +55,13 @@ class SampleStage:
         prompts = chunk.column("prompt_row")
         rows = [Row(prompts[i], frames[i], seed) for i in alive for seed in seeds[i]]
         start = time.perf_counter()
-        latents, notes, bad = self._sample(chunk, rows)
+        try:
+            latents, notes, bad = self._sample(chunk, rows)
+        except torch.OutOfMemoryError as error:
+            if not self.settings.exact:
+                raise
+            text = f"out of memory in the cell that --exact pins; no other is tried ({error})"
+            return chunk.with_all_failed("not_exact", text)
         share = (time.perf_counter() - start) / len(alive)
         errors: dict[int, tuple[str, str]] = {}
         at = 0
@@ -63,8 +70,7 @@ class SampleStage:
             mine = range(at, at + len(seeds[i]))
             at += len(seeds[i])
             if bad.intersection(mine):
-                text = "the sampled motion is not finite, in float32 too; the weights are suspect"
-                errors[i] = ("not_finite", text)
+                errors[i] = ("not_finite", self._not_finite_words())
             else:
                 kept += [latents[k] for k in mine]
         tensors = {"latent": torch.cat(kept)} if kept else {}
@@ -87,8 +93,10 @@ class SampleStage:
         condition = TextCondition(context=t["context"], vector=t["vector"], length=t["length"])
         notes: list[str] = []
         latents = self._in_memory(condition, rows, sampling, notes)
+        if self.settings.noise == "gpu":
+            notes.append("noise drawn on the GPU")
         bad = set(nonfinite_rows(latents))
-        if bad:
+        if bad and not self.settings.exact:
             notes.append("float32 after not finite")
             if self._float32 is None:
                 self._float32 = self._sampler.in_float32()
@@ -129,9 +137,10 @@ class SampleStage:
                 )
             except torch.OutOfMemoryError:
                 grid = self._sampler.grid
-                if grid.rows == 1:
+                if grid.rows == 1 or self.settings.exact:
                     raise
-                self._sampler = self._model.new_sampler(replace(grid, rows=grid.rows // 2))
+                smaller = replace(grid, rows=grid.rows // 2)
+                self._sampler = self._model.new_sampler(smaller, self.settings.noise)
                 self._float32 = None
                 torch.cuda.empty_cache()
                 continue
@@ -141,6 +150,11 @@ class SampleStage:
                     " after out of memory"
                 )
             return latents
+
+    def _not_finite_words(self) -> str:
+        if self.settings.exact:
+            return "the sampled motion is not finite; --exact allows no second try in float32"
+        return "the sampled motion is not finite, in float32 too; the weights are suspect"
 
     def _with_columns(
         self, chunk: Chunk, alive: list[int], seconds: float, notes: list[str]
@@ -168,6 +182,7 @@ class SampleStage:
                 ),
                 "device": same(self._device),
                 "precision": same(self._model.precision),
+                "precision_reason": same(self._model.precision_reason),
                 "degradations": same("; ".join(notes)),
             }
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.model import TextConfig
 from hymotion_ray.config.render import Axis, Layout
-from hymotion_ray.config.sampling import Method, Precision
+from hymotion_ray.config.sampling import Method, NoiseSource, Precision
 from hymotion_ray.config.text import TextPlacement
 from hymotion_ray.motion.skeleton import Skeleton
 
@@ -41,6 +41,10 @@ class StageSettings:
     """Solver."""
     precision: Precision
     """Number format asked for."""
+    noise: NoiseSource
+    """Whose generator draws the noise."""
+    exact: bool
+    """Whether a clip that cannot be sampled in the way of all others fails."""
     grid: Grid
     """Cells that clips are sampled in."""
     cpu_threads: int
