@@ -15,7 +15,7 @@ import io
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ import numpy as np
 from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.figures.tracks import rotation_tracks
 from hymotion_ray.formats.html import html_page, viewer_data
-from hymotion_ray.formats.motions import encode_motion
+from hymotion_ray.formats.motions import decode_motion, encode_motion
 from hymotion_ray.formats.names import safe_stem
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import JOINT_NAMES, NUM_BODY_JOINTS, PARENTS
@@ -71,36 +71,57 @@ class Result:
         return "*" in tags or f'"{self.digest.hex()}"' in tags
 
 
-def encode_result(motions: Sequence[Motion], name: str, job_id: str) -> Result:
-    """All clips of a job in format `name` of `MEDIA_TYPES`, the same bytes for the same clips.
+@dataclass(frozen=True)
+class Clip:
+    """One clip as the jobs folder keeps it: its seed and its npz file."""
 
-    The seed of a clip is `meta["seed"]`, else its number. `OutputError` for an unknown format, no
-    clips, or a motion that is not finite.
+    seed: int
+    npz: bytes = field(repr=False)
+
+    def motion(self) -> Motion:
+        """The clip read back."""
+        return decode_motion(self.npz, "npz", f"the clip of seed {self.seed}")
+
+
+def encode_result(clips: Sequence[Clip], name: str, job_id: str) -> Result:
+    """Clips of a job in format `name` of `MEDIA_TYPES`, the same bytes for the same clips.
+
+    npz files leave as they are kept, so that they are those that `render` writes. `OutputError` for
+    an unknown format or no clips, `InputError` for a damaged clip.
     """
     if name not in MEDIA_TYPES:
         raise OutputError(f"unknown result format {name!r}; allowed: {', '.join(MEDIA_TYPES)}")
-    if not motions:
+    if not clips:
         raise OutputError(f"the job {job_id} has no clips")
     stem = safe_stem(job_id, 0).removesuffix("_s0")
-    if name == "json":
-        return Result(_json(motions_document(motions)), MEDIA_TYPES[name], f"{stem}.json")
-    if name == "viewer":
-        return Result(_json(viewer_data(motions)), MEDIA_TYPES[name], f"{stem}.viewer.json")
-    if name == "html":
-        title = str(motions[0].meta.get("prompt", "")) or "HY-Motion clips"
-        page = html_page(viewer_data(motions), title=title)
-        return Result(page.encode(), MEDIA_TYPES[name], f"{stem}.html")
-    names = _file_names(motions, job_id, name)
-    if len(motions) == 1:
-        return Result(encode_motion(motions[0], name), MEDIA_TYPES[name], names[0])
+    if name in ("json", "viewer", "html"):
+        motions = [clip.motion() for clip in clips]
+        suffix = {"viewer": "viewer.json"}.get(name, name)
+        return Result(_document(motions, name), MEDIA_TYPES[name], f"{stem}.{suffix}")
+    names = _file_names(clips, job_id, name)
+    if len(clips) == 1:
+        return Result(_file(clips[0], name), MEDIA_TYPES[name], names[0])
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as packed:
-        for filename, motion in zip(names, motions, strict=True):
+        for filename, clip in zip(names, clips, strict=True):
             entry = zipfile.ZipInfo(filename, _EPOCH)
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED if name == "bvh" else zipfile.ZIP_STORED
-            packed.writestr(entry, encode_motion(motion, name), compresslevel=6)
+            packed.writestr(entry, _file(clip, name), compresslevel=6)
     return Result(archive.getvalue(), "application/zip", f"{stem}.{name}.zip")
+
+
+def _file(clip: Clip, name: str) -> bytes:
+    return clip.npz if name == "npz" else encode_motion(clip.motion(), name)
+
+
+def _document(motions: Sequence[Motion], name: str) -> bytes:
+    if name == "html":
+        title = str(motions[0].meta.get("prompt", "")) or "HY-Motion clips"
+        return html_page(viewer_data(motions), title=title).encode()
+    document = motions_document(motions) if name == "json" else viewer_data(motions)
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.encode()
 
 
 def motions_document(motions: Sequence[Motion]) -> dict[str, Any]:
@@ -129,14 +150,12 @@ def motions_document(motions: Sequence[Motion]) -> dict[str, Any]:
     }
 
 
-def _file_names(motions: Sequence[Motion], job_id: str, suffix: str) -> list[str]:
+def _file_names(clips: Sequence[Clip], job_id: str, suffix: str) -> list[str]:
     names: list[str] = []
-    for number, motion in enumerate(motions):
-        name = f"{safe_stem(job_id, int(motion.meta.get('seed', number)))}.{suffix}"
+    for number, clip in enumerate(clips):
+        name = f"{safe_stem(job_id, clip.seed)}.{suffix}"
         if name in names:  # a seed asked for twice
-            name = (
-                f"{safe_stem(f'{job_id}-{number}', int(motion.meta.get('seed', number)))}.{suffix}"
-            )
+            name = f"{safe_stem(f'{job_id}-{number}', clip.seed)}.{suffix}"
         names.append(name)
     return names
 
@@ -144,8 +163,3 @@ def _file_names(motions: Sequence[Motion], job_id: str, suffix: str) -> list[str
 def _rounded(array: np.ndarray) -> list[Any]:
     values: list[Any] = np.round(array.astype(np.float64), 5).tolist()
     return values
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.encode()
