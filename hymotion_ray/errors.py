@@ -72,3 +72,9 @@ class ClusterError(HyMotionError):
     """The Ray cluster cannot be reached or cannot place the work."""
 
     exit_code = 3
+
+
+class TrainingError(HyMotionError):
+    """Training cannot go on: numbers that are not finite, ranks that are lost for good."""
+
+    exit_code = 3

@@ -48,10 +48,11 @@ def main(
     import torch
 
     from hymotion_ray.config.fields import override
-    from hymotion_ray.config.training import tiny_model, tiny_training
+    from hymotion_ray.config.tiny_training import tiny_training
+    from hymotion_ray.config.training import tiny_model
     from hymotion_ray.engine.train.batches import Batches
     from hymotion_ray.engine.train.clips import build_tracks
-    from hymotion_ray.engine.train.loop import Report, train
+    from hymotion_ray.engine.train.tiny_loop import Report, train
     from hymotion_ray.formats.models.checkpoint import Checkpoint, write_model
     from hymotion_ray.motion.skeleton import generic_skeleton
     from hymotion_ray.text.static import StaticEncoder

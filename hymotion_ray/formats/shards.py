@@ -128,7 +128,7 @@ def read_shard(dataset: Dataset, shard: ShardInfo) -> Iterator[ShardClip]:
 
     `InputError` names a shard that is missing, torn, changed or no shard at all.
     """
-    file = _open_verified(dataset, shard)
+    file = open_verified(dataset, shard)
     for group in range(file.num_row_groups):
         yield from from_table(file.read_row_group(group))
 
@@ -205,7 +205,7 @@ def check_dataset(path: str | os.PathLike[str]) -> list[str]:
         for shard in dataset.shards(split):
             known.add(shard.name)
             try:
-                file = _open_verified(dataset, shard)
+                file = open_verified(dataset, shard)
                 if file.metadata.num_rows != shard.num_clips:
                     problems.append(f"{shard.name}: {file.metadata.num_rows} clips, not as listed")
             except InputError as error:
@@ -264,7 +264,8 @@ def _shuffled(
             yield clips[index]
 
 
-def _open_verified(dataset: Dataset, shard: ShardInfo) -> pq.ParquetFile:
+def open_verified(dataset: Dataset, shard: ShardInfo) -> pq.ParquetFile:
+    """A shard as an open Parquet file; `InputError` when it is missing, torn or changed."""
     content = _read(dataset.store, shard.name)
     url = dataset.store.url(shard.name)
     if len(content) != shard.num_bytes or hashlib.sha256(content).hexdigest() != shard.sha256:

@@ -1,164 +1,303 @@
-"""The training loop, without Ray: flow matching on batches, and the running mean of the weights.
+"""The training loop, without Ray: micro-batches in, weights and reports out.
 
-Knows the objective: noise at t = 0, data at t = 1, the network predicts the
-velocity `data - noise` at a point between, SmoothL1 over valid frames; now and then the condition
-is replaced by learned null features. Does not know where batches come from or where weights go.
-
-Shapes: B rows, L frames, N text tokens.
+Knows a step (accumulate, average, clip, step, running mean), its schedule, what to do about numbers
+that are not finite, and when to stage a checkpoint. Does not know where batches come from, where
+files go, or what the switches of `Parallel` do. Every rank runs it alike: what one rank decides by,
+all see.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim import Optimizer
 
-from hymotion_ray.config.model import ModelConfig
-from hymotion_ray.config.training import TrainingConfig
-from hymotion_ray.engine.train.batches import CONSTANT_STD, Batches
-from hymotion_ray.engine.train.step import make_step
-from hymotion_ray.flow.loss import flow_matching_loss
-from hymotion_ray.flow.path import interpolate, target
-from hymotion_ray.model.init import initialise
-from hymotion_ray.model.mmdit import MotionMMDiT
+from hymotion_ray.config.network import NetworkConfig
+from hymotion_ray.config.training import OptimizerConfig, TrainConfig
+from hymotion_ray.engine import faults
+from hymotion_ray.engine.train.bad_steps import BadSteps
+from hymotion_ray.engine.train.checkpoints import Restored, Staged
+from hymotion_ray.engine.train.lora import merge
+from hymotion_ray.engine.train.mfu import train_flops
+from hymotion_ray.engine.train.micro_batch import MicroBatch
+from hymotion_ray.engine.train.parallel import Parallel
+from hymotion_ray.engine.train.running_mean import RunningMean
+from hymotion_ray.engine.train.step_clock import StepClock
+from hymotion_ray.engine.train.watch import gather_ranks, per_rank
+from hymotion_ray.flow.loss import clip_losses
+from hymotion_ray.flow.path import target
 
-_INIT_STD = 0.02
+Batches = list[MicroBatch]
 
 
-class FlowModel(nn.Module):
-    """The network with its learned null features, and the loss of one batch.
+@dataclass
+class Progress:
+    """Where a run stands; all of it is in a checkpoint."""
 
-    moving: (201,) bool, features that move at all. The others decode to their mean whatever the
-    network says, so they cost nothing: a narrow network need not carry their noise through.
-    """
+    step: int = 0
+    """Optimizer steps done, skipped ones included."""
+    position: int = 0
+    """Clips of the stream that were used."""
+    bad_streak: int = 0
+    """Steps in a row, up to now, that were skipped."""
+    rollbacks: int = 0
+    """Times that the weights went back since the last checkpoint but one."""
 
-    moving: Tensor
 
-    def __init__(self, config: ModelConfig, moving: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("moving", moving, persistent=False)
-        network = config.network
-        self.network = MotionMMDiT(network, config.train_frames)
-        self.null_vtxt_feat = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.vtxt_input_dim))
-        self.null_ctxt_input = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.ctxt_input_dim))
-        self.drops_context = config.enable_ctxt_null_feat
+@dataclass(frozen=True, kw_only=True)
+class Callbacks:
+    """What the loop tells others, and asks of them."""
 
-    def forward(
+    log: Callable[[int, Mapping[str, float]], None]
+    """Numbers of the steps since the last report; the same on every rank."""
+    stepped: Callable[[int], None]
+    """A step is done."""
+    say: Callable[[str], None]
+    """A line for the user."""
+    save: Callable[[Staged, float | None], None]
+    """Keep a checkpoint, with its loss; called on every rank, and only rank 0's has content."""
+    restore: Callable[[], Restored | None]
+    """The newest checkpoint, the same on every rank; None where there is none."""
+
+
+class Training:
+    """One rank of a run."""
+
+    def __init__(
         self,
-        x: Tensor,
-        length: Tensor,
-        context: Tensor,
-        vector: Tensor,
-        context_length: Tensor,
-        noise: Tensor,
-        t: Tensor,
-        drop: Tensor,
-    ) -> Tensor:
-        """Mean loss of a `Batch` with noise (B, L, 201) at t (B,).
+        config: TrainConfig,
+        network: NetworkConfig,
+        parallel: Parallel,
+        callbacks: Callbacks,
+        *,
+        rank: int,
+        world_size: int,
+        schedule_steps: int,
+    ) -> None:
+        """schedule_steps: the total that a cool-down counts back from."""
+        self.config, self.network, self.parallel = config, network, parallel
+        self.callbacks, self.rank, self.world_size = callbacks, rank, world_size
+        self.schedule_steps = schedule_steps
+        settings = config.optimizer
+        self.optimizer: Optimizer = parallel.make_optimizer(
+            settings.learning_rate, (settings.beta1, settings.beta2), settings.weight_decay
+        )
+        self.mean = RunningMean(parallel.parameters, settings.ema_decay)
+        self.progress = Progress()
+        self.clock = StepClock(parallel.device)
+        self._bad = BadSteps(config.failures.max_bad_steps, callbacks.say, rank)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=parallel.device)
+        self._recent_loss: float | None = None
 
-        drop (B,) bool marks rows that get the null condition instead of their own.
+    def load(self, restored: Restored) -> None:
+        """Go on from a checkpoint."""
+        self._load_weights(restored)
+        run = restored.run
+        self.progress = Progress(step=restored.step, **run["progress"])
+        self._recent_loss = run["recent_loss"]
+
+    def run(self, feed: Iterator[Batches], validation: Callable[[], Batches] | None) -> None:
+        """Train up to `max_steps`; the last step has a checkpoint.
+
+        feed: this rank's micro-batches of the steps from `progress.position` on. validation: its
+        share of the clips whose loss is measured at checkpoints. Raises `TrainingError` when
+        numbers stay bad.
         """
-        drop_B11 = drop[:, None, None]
-        vector = torch.where(drop_B11, self.null_vtxt_feat, vector)
-        if self.drops_context:
-            context = torch.where(drop_B11, self.null_ctxt_input, context)
-        x_t = interpolate(noise, x, t)
-        pred = self.network(x_t, context, vector, t, length, context_length)
-        velocity = target(noise, x)
-        return flow_matching_loss(torch.where(self.moving, pred, velocity), velocity, length)
+        while self.progress.step < self.config.max_steps:
+            step = self.progress.step + 1
+            faults.reach("step", f"rank {self.rank} step {step}")
+            with self.clock.waiting():
+                batches = next(feed)
+            self._step(step, batches)
+            self.progress.step = step
+            self.progress.position += self.config.global_batch
+            is_last = step == self.config.max_steps
+            saves = is_last or step % self.config.saving.every_steps == 0
+            values: dict[str, float] = {}
+            if saves and validation is not None:
+                values["val_loss"] = self._validate(validation())
+            if saves or step == 1 or step % self.config.log_every == 0:
+                self._report(step, values)
+            if saves:
+                self._save(step, values.get("val_loss", self._recent_loss))
+            self.callbacks.stepped(step)
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def _step(self, step: int, batches: Batches) -> None:
+        self.optimizer.zero_grad()
+        moved, losses = [], []
+        for number, batch in enumerate(batches):
+            batch = batch.moved(self.parallel.device)
+            moved.append(batch)
+            is_last = number == len(batches) - 1
+            with nullcontext() if is_last else self.parallel.no_sync():
+                losses.append(self._pass(batch))
+        norm = self.parallel.clip_grad_norm(self.config.optimizer.clip_norm)
+        if step == 1 and self.progress.position == 0:
+            self._say_first_loss(moved, losses)
+        self._update(step, float(norm), moved, losses)
+        flops = sum(
+            train_flops(self.network, len(b.x), b.x.shape[1], b.context.shape[1]) for b in moved
+        )
+        self.clock.step(num_clips=sum(len(b.clip_ids) for b in moved), num_flops=flops)
+
+    def _pass(self, batch: MicroBatch) -> Tensor:
+        """Forward and backward of a micro-batch; its losses (B,), weighted.
+
+        Gradients are averaged over ranks, so each rank's share of the mean over the global batch
+        counts world_size times: right also for ranks of unlike shares.
+        """
+        with self.clock.working():
+            losses = self.parallel.module(*batch.inputs) * batch.weight
+            share = losses.sum() * (self.world_size / self.config.global_batch)
+        self.parallel.backward(share)
+        return losses.detach()
+
+    def _update(self, step: int, norm: float, batches: Batches, losses: Sequence[Tensor]) -> None:
+        rate = self.config.optimizer.learning_rate * rate_factor(
+            step - 1, self.config.optimizer, self.schedule_steps
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        for name in {name for batch in batches for name in batch.bad_ids}:
+            self._bad.say_clip(step, name)
+        # The norm is the same on every rank and not finite as soon as one number of one rank is.
+        if math.isfinite(norm):
+            self.parallel.step()
+            self.mean.update(step)
+            self.progress.bad_streak = 0
+            self._count(losses, batches, norm)
+            return
+        bad = self._bad.clips(batches, losses)
+        if not bad and self.config.parallel.precision == "float16":
+            self.parallel.step()  # an overflow of the scaled gradient: left out, and scaled anew
+            return
+        self.progress.bad_streak += 1
+        self._bad.say_step(step, bad)
+        if self.progress.bad_streak >= self.config.failures.max_bad_steps:
+            self._roll_back(step, bad)
+
+    def _roll_back(self, step: int, bad: Sequence[str]) -> None:
+        """Weights and optimizer of the newest checkpoint; the data goes on behind the bad steps."""
+        restored = None if self.progress.rollbacks else self.callbacks.restore()
+        if restored is None:
+            raise self._bad.error(step, bad, can_roll_back=self.progress.rollbacks == 0)
+        self.callbacks.say(
+            f"step {step}: {self.progress.bad_streak} bad steps in a row; the weights go back to"
+            f" step {restored.step}, the data goes on"
+        )
+        self._load_weights(restored)
+        self.progress.rollbacks += 1
+        self.progress.bad_streak = 0
+
+    def _load_weights(self, restored: Restored) -> None:
+        self.parallel.load_full_state(restored.mean)
+        self.mean.restart()
+        self.parallel.load_full_state(restored.weights)
+        self.parallel.load_optimizer_state(restored.optimizer["optimizer"])
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def _count(self, losses: Sequence[Tensor], batches: Batches, norm: float) -> None:
+        self._sums[0] += torch.stack([part.sum() for part in losses]).double().sum()
+        self._sums[1] += torch.stack([batch.weight.sum() for batch in batches]).double().sum()
+        self._sums[2] += norm
+
+    def _report(self, step: int, more: Mapping[str, float]) -> None:
+        """Gather every rank's numbers and tell them, with `more` that all ranks know."""
+        loss_sum, clips, norm = self._sums.tolist()
+        self._sums.zero_()
+        own = {"loss": loss_sum / clips if clips else math.nan, "clips": clips, **self.clock.read()}
+        rows = gather_ranks(own)
+        total = sum(row["clips"] for row in rows)
+        steps = total / self.config.global_batch
+        if total:
+            self._recent_loss = (
+                sum(row["loss"] * row["clips"] for row in rows if row["clips"]) / total
+            )
+        values = {
+            **more,
+            "loss": self._recent_loss if total and self._recent_loss is not None else math.nan,
+            "grad_norm": norm / steps if steps else math.nan,
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
+            "epoch_clips": float(self.progress.position),
+            "clips_per_s": sum(row["clips_per_s"] for row in rows),
+            "data_wait_percent": max(row["data_wait_percent"] for row in rows),
+            "memory_gib": max(row["memory_gib"] for row in rows),
+        }
+        if all("mfu" in row for row in rows):
+            values["mfu"] = sum(row["mfu"] for row in rows) / len(rows)
+        values |= per_rank(rows, ["loss", "step_s", "own_s", "memory_gib"])
+        self.callbacks.log(step, values)
+
+    def _say_first_loss(self, batches: Batches, losses: Sequence[Tensor]) -> None:
+        """Loss of the weights as they were given, beside that of predicting nothing."""
+        sums = {"loss": 0.0, "nothing": 0.0, "clips": 0.0}
+        for batch, part in zip(batches, losses, strict=True):
+            goal = target(batch.noise, batch.x)
+            unmoved = clip_losses(torch.zeros_like(goal), goal, batch.length) * batch.weight
+            sums["loss"] += float(part.sum())
+            sums["nothing"] += float(unmoved.sum())
+            sums["clips"] += float(batch.weight.sum())
+        rows = gather_ranks(sums)
+        clips = sum(row["clips"] for row in rows) or math.nan
+        mean, nothing = (sum(row[n] for row in rows) / clips for n in ("loss", "nothing"))
+        self.callbacks.say(f"step 0: loss {mean:.4f} ({nothing:.4f} for predicting nothing)")
+        if self.config.init is not None and mean > 0.9 * nothing:
+            self.callbacks.say(
+                f"warning: the weights of {self.config.init} are no better than predicting nothing"
+                " on this data: its statistics, skeleton or text encoder may be another's"
+            )
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def _save(self, step: int, score: float | None) -> None:
+        """Stage a checkpoint on rank 0 and hand it over. All ranks take part."""
+        faults.reach("save", f"rank {self.rank} step {step}")
+        with self.mean.in_place():
+            mean = self.parallel.full_state()
+        if self.progress.bad_streak == 0:
+            self.progress.rollbacks = 0
+        progress = asdict(self.progress)
+        del progress["step"]
+        run: dict[str, Any] = {"progress": progress, "recent_loss": self._recent_loss}
+        staged = Staged(
+            step=step,
+            weights=self.parallel.full_state(),
+            mean=mean,
+            optimizer={
+                "optimizer": self.parallel.optimizer_state(),
+                "rng": torch.get_rng_state(),
+            },
+            run=run,
+            merged=merge(mean, self.config.parallel) if self.config.parallel.lora_rank else None,
+        )
+        self.callbacks.save(staged, score)
+
+    @torch.no_grad()
+    def _validate(self, batches: Batches) -> float:
+        """Loss of the running mean over the validation clips of all ranks."""
+        total = clips = 0.0
+        with self.mean.in_place():
+            for batch in batches:
+                batch = batch.moved(self.parallel.device)
+                losses = self.parallel.module(*batch.inputs) * batch.weight
+                total += float(losses.sum())
+                clips += float(batch.weight.sum())
+        rows = gather_ranks({"loss": total, "clips": clips})
+        return sum(row["loss"] for row in rows) / max(1.0, sum(row["clips"] for row in rows))
 
 
-@dataclass(frozen=True)
-class Report:
-    """Mean loss and gradient norm since the last report, at a step (the first is 1)."""
-
-    step: int
-    loss: float
-    grad_norm: float
-    learning_rate: float
-
-
-def train(
-    model_config: ModelConfig,
-    config: TrainingConfig,
-    batches: Batches,
-    on_report: Callable[[Report], None] | None = None,
-) -> FlowModel:
-    """Train from new weights and return the model that holds the running mean of them."""
-    torch.manual_seed(config.seed)
-    model = FlowModel(model_config, batches.std >= CONSTANT_STD)
-    initialise(model.network, config.seed)
-    model.to(batches.device)
-    mean_model = copy.deepcopy(model).requires_grad_(False)
-    run = make_step(model, batches.device, config)
-    optimizer = torch.optim.AdamW(
-        _parameter_groups(model, config.weight_decay),
-        lr=config.learning_rate,
-        betas=(0.9, 0.98),
-        fused=True,
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(step, config))
-    buckets = _buckets(config)
-    total_loss = torch.zeros((), device=batches.device)
-    total_norm = torch.zeros((), device=batches.device)
-    since = 0
-    for step in range(1, config.max_steps + 1):
-        num_frames = next(buckets)
-        num_rows = max(1, config.frames_per_batch // num_frames)
-        batch = batches.draw(num_rows, num_frames, config.text_noise)
-        noise, t = batches.normal(*batch.x.shape), batches.uniform(num_rows)
-        drop = batches.uniform(num_rows) < model_config.cond_mask_prob
-        total_loss += run(*batch, noise, t, drop)
-        total_norm += nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        optimizer.step()
-        schedule.step()
-        _update_mean(mean_model, model, mean_decay(step, config.ema_decay))
-        since += 1
-        if on_report and (step % config.log_every == 0 or step == config.max_steps):
-            rate = float(schedule.get_last_lr()[0])
-            on_report(Report(step, float(total_loss) / since, float(total_norm) / since, rate))
-            total_loss.zero_()
-            total_norm.zero_()
-            since = 0
-    return mean_model
-
-
-def rate_factor(step: int, config: TrainingConfig) -> float:
-    """Share of the peak learning rate at a step counted from 0: warm-up, constant, cool-down."""
+def rate_factor(step: int, config: OptimizerConfig, total_steps: int) -> float:
+    """Share of the learning rate at a step counted from 0: warm-up, constant, cool-down if any."""
     factor = min(1.0, (step + 1) / config.warmup_steps)
     if config.cooldown_steps:
-        factor *= min(1.0, max(0.0, (config.max_steps - step) / config.cooldown_steps))
+        factor *= min(1.0, max(0.0, (total_steps - step) / config.cooldown_steps))
     return factor
-
-
-def mean_decay(step: int, limit: float) -> float:
-    """Decay of the running mean at a step: short at first, so that the start is soon forgotten."""
-    return min(limit, (1 + step) / (10 + step))
-
-
-def _buckets(config: TrainingConfig) -> Iterator[int]:
-    """Clip lengths of the steps, drawn on the CPU so that no step waits for the device."""
-    generator = torch.Generator().manual_seed(config.seed)
-    while True:
-        for pick in torch.randint(len(config.frame_buckets), (256,), generator=generator).tolist():
-            yield config.frame_buckets[pick]
-
-
-def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay, vectors (biases, norm weights, null features) do not."""
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim != 2]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-
-
-@torch.no_grad()
-def _update_mean(mean_model: nn.Module, model: nn.Module, decay: float) -> None:
-    means: list[Tensor] = list(mean_model.parameters())
-    values: list[Tensor] = list(model.parameters())
-    torch._foreach_lerp_(means, values, 1.0 - decay)

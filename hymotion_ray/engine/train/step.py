@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hymotion_ray.config.training import TrainingConfig
+from hymotion_ray.config.tiny_training import TrainingConfig
 
 Step = Callable[..., Tensor]
 """Takes the model's input tensors; leaves gradients in its parameters and returns the loss."""
@@ -42,7 +42,7 @@ class EagerStep:
             self.device_type, torch.bfloat16, enabled=self.low, cache_enabled=False
         )
         with sdpa_kernel(self.kernels), autocast:
-            loss: Tensor = self.model(*inputs)
+            loss: Tensor = self.model(*inputs).mean()
         loss.backward()
         return loss.detach()
 

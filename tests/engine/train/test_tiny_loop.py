@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from hymotion_ray.config import ModelConfig, NetworkConfig
-from hymotion_ray.config.training import TrainingConfig, tiny_model, tiny_training
+from hymotion_ray.config.tiny_training import TrainingConfig, tiny_training
+from hymotion_ray.config.training import tiny_model
 from hymotion_ray.engine.train.batches import Batches
-from hymotion_ray.engine.train.loop import FlowModel, Report, rate_factor, train
+from hymotion_ray.engine.train.objective import FlowModel
 from hymotion_ray.engine.train.step import EagerStep, GraphStep
+from hymotion_ray.engine.train.tiny_loop import Report, rate_factor, train
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.model.init import initialise
 from hymotion_ray.text.static import StaticEncoder
