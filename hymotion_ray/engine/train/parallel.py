@@ -26,7 +26,7 @@ from hymotion_ray.engine.train.comm_hooks import add_hook
 from hymotion_ray.engine.train.held_bytes import HeldBytes, held_bytes
 from hymotion_ray.engine.train.lora import choose_trained, merge, own_names
 from hymotion_ray.engine.train.precision import Arithmetic, make_scaler
-from hymotion_ray.engine.train.sharding import shard
+from hymotion_ray.engine.train.sharding import let_go, shard
 from hymotion_ray.errors import CheckpointError
 
 
@@ -84,10 +84,11 @@ class Parallel:
         """Add the gradients of `loss` (), scaled in float16."""
         if self._scaler is None:
             loss.backward()
-            return
-        if self._unscaled:  # the step before was left out: settle its scale first
-            self._settle(self._scaler)
-        self._scaler.scale(loss).backward()
+        else:
+            if self._unscaled:  # the step before was left out: settle its scale first
+                self._settle(self._scaler)
+            self._scaler.scale(loss).backward()
+        let_go(self.module)
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
         """Shorten the gradient to `max_norm`; returns its norm () before, over all ranks."""

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
+    FSDPModule,
     MixedPrecisionPolicy,
     fully_shard,
     register_fsdp_forward_method,
@@ -49,7 +50,24 @@ def shard(
                     register_fsdp_forward_method(part, name)
     # The root holds the few weights outside of blocks; it is needed again at once in the backward.
     fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
+    if not reshard:
+        for part in _sharded(module):
+            # A block's backward comes in two halves: let go after both, in `let_go`.
+            part.set_reshard_after_backward(False, recurse=False)
     return module
+
+
+def let_go(module: nn.Module) -> None:
+    """Free gathered weights that the backward pass has left, so that at rest a rank has its part.
+
+    Nothing for a module that is not sharded.
+    """
+    for part in _sharded(module):
+        part.reshard()
+
+
+def _sharded(module: nn.Module) -> list[FSDPModule]:
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
 
 
 def _units(module: nn.Module) -> list[nn.Module]:
