@@ -78,3 +78,19 @@ class TrainingError(HyMotionError):
     """Training cannot go on: numbers that are not finite, ranks that are lost for good."""
 
     exit_code = 3
+
+
+class ServiceError(HyMotionError):
+    """A serving endpoint refused a request or could not be reached.
+
+    `code` is the short stable word of its answer, `status` the HTTP status (0: no answer).
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, code: str = "service", status: int = 0) -> None:
+        super().__init__(message, code, status)
+        self.code, self.status = code, status
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -34,10 +34,12 @@ MAY_USE = {
     | {"pyarrow", "safetensors", "pygltflib", "yaml", "PIL", "imageio_ffmpeg", "pxr"}
     | {"httpx", "filelock", "pufbx"},
     "api": {"torch", "numpy"},
+    "client": {"httpx"},
     "engine": {"*"},
     "cli": {"click", "rich"},
     "cli_options": {"click", "yaml"},
     "cli_ingest": {"click"},
+    "cli_serve": {"click", "yaml"},
     "cli_plan": {"click"},
 }
 _IMPORT_ALL = """
@@ -75,6 +77,7 @@ def test_package_and_command_line_load_neither_torch_nor_ray():
     heavy = ["torch", "ray", "numpy", "transformers", "pyarrow", "scipy"]
     assert _loaded(["hymotion_ray"], [*heavy, "click"]) == {}
     assert _loaded(["hymotion_ray.cli"], heavy) == {}
+    assert _loaded(["hymotion_ray.client"], heavy) == {}
 
 
 def test_plain_rooms_load_no_third_party_package(graph):
