@@ -21,16 +21,23 @@ import click
 
 
 class MemoryCurve:
-    """Samples resident memory of this process and its descendants into a CSV file."""
+    """Samples memory and CPU of this process and its descendants into a CSV file, as it goes: a
+    run that is stopped leaves its part, and the next one adds its own.
+    """
 
     def __init__(self, path: Path, every_s: float) -> None:
         self._path, self._every_s = path, every_s
         self._stop = threading.Event()
         self.rows: list[tuple[float, str, float, float, float]] = []
+        self._cpu_s: dict[int, float] = {}
         self.phase = "start"
 
     def __enter__(self) -> MemoryCurve:
         self._start = time.monotonic()
+        if not self._path.exists():
+            self._path.write_text(
+                "run,seconds,phase,driver_mb,largest_worker_mb,all_mb,cpu_seconds\n"
+            )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
@@ -38,10 +45,11 @@ class MemoryCurve:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        with self._path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["seconds", "phase", "driver_mb", "largest_worker_mb", "all_mb"])
-            writer.writerows(self.rows)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds that all processes have taken so far."""
+        return sum(self._cpu_s.values())
 
     def table(self, phase: str) -> str:
         """Memory at ten even moments of a phase."""
@@ -54,15 +62,24 @@ class MemoryCurve:
         return "\n".join(lines)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every_s):
-            own, workers, total = _memory_mb(os.getpid())
-            seconds = round(time.monotonic() - self._start, 1)
-            self.rows.append((seconds, self.phase, own, workers, total))
+        with self._path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            while not self._stop.wait(self._every_s):
+                own, workers, total = _memory_mb(os.getpid(), self._cpu_s)
+                seconds = round(time.monotonic() - self._start, 1)
+                self.rows.append((seconds, self.phase, own, workers, total))
+                sizes = [round(size, 1) for size in (own, workers, total, self.cpu_s)]
+                writer.writerow([os.getpid(), seconds, self.phase, *sizes])
+                file.flush()
 
 
-def _memory_mb(root: int) -> tuple[float, float, float]:
-    """Private MB of a process, of the largest Ray worker below it, and of all below it."""
+def _memory_mb(root: int, cpu_s: dict[int, float]) -> tuple[float, float, float]:
+    """Private MB of a process, of the largest Ray worker below it, and of all below it.
+
+    cpu_s: CPU seconds by process, brought up to date; those of ended processes stay.
+    """
     parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
@@ -70,12 +87,14 @@ def _memory_mb(root: int) -> tuple[float, float, float]:
             except OSError:
                 continue
             parents[int(entry.name)] = int(fields[1])
+            ticks[int(entry.name)] = int(fields[11]) + int(fields[12])
     below = {root}
     while True:
         more = {pid for pid, parent in parents.items() if parent in below} - below
         if not more:
             break
         below |= more
+    cpu_s |= {pid: ticks[pid] / os.sysconf("SC_CLK_TCK") for pid in below if pid in ticks}
     sizes = {pid: _private_mb(pid) for pid in below}
     workers = [size for pid, size in sizes.items() if pid != root and _is_worker(pid)]
     return sizes[root], max(workers, default=0.0), sum(sizes.values())
@@ -146,7 +165,7 @@ def main(
 
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
-    work = WorkConfig(num_readers=readers, chunk_files=32 if on_disk else 2)
+    work = WorkConfig(num_readers=readers, chunk_files=256 if on_disk else 8)
     if round_files:
         work = replace(work, round_files=round_files)
     source = str(out / "clips") if on_disk else "stream"
@@ -159,6 +178,7 @@ def main(
     with MemoryCurve(out / "memory.csv", every_s) as curve:
         curve.phase = "ingest"
         report = run_ingest(config, lambda line: click.echo(line, err=True), reader)
+        ingest_cpu_s = curve.cpu_s
         curve.phase = "read"
         start, seen = time.monotonic(), 0
         dataset = open_dataset(out / "dataset")
@@ -176,6 +196,12 @@ def main(
         f" {size / 1e6:.0f} MB: {size / 1e6 / hours:.1f} MB an hour of motion"
     )
     click.echo(f"ingest: {report.seconds:.0f} s, {report.clips_per_s:.1f} clips/s")
+    done = round(report.seconds * report.clips_per_s)
+    if done:
+        click.echo(
+            f"this run: {done} clips in {ingest_cpu_s:.0f} CPU seconds of all processes, Ray's own"
+            f" and starting included: {done / ingest_cpu_s:.1f} clips a core-second"
+        )
     click.echo(curve.table("ingest"))
     click.echo(f"one shuffled epoch: {seen} clips in {read_s:.1f} s, {seen / read_s:.0f} clips/s")
     click.echo(curve.table("read"))

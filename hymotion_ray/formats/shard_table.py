@@ -30,7 +30,7 @@ from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS
 
 SHARD_SCHEMA_VERSION = 1
 _KEY = b"hymotion_ray.shard"
-_LEVEL = 3
+_LEVEL = 2
 _SPLIT_COLUMNS = ["transl.list.element", "rot6d.list.element"]
 
 Floats = NDArray[np.float32]

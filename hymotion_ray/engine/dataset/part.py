@@ -1,8 +1,9 @@
 """What one chunk leaves in the scratch folder: its clips, its rejects, and an index of both.
 
-Files of a chunk: `data-NNN.parquet` (shard rows and their feature moments), `samples.parquet` (a
-few rejected motions for each reason, for pictures), and last `index.parquet`, one row a clip or
-reject: a chunk is done when its index exists. Ray-free.
+Files of a chunk: `data-NNN.arrow` (shard rows and their feature moments), `samples.parquet` (a few
+rejected motions for each reason, for pictures), and last `index.parquet`, one row a clip or reject:
+a chunk is done when its index exists. Motion is read once more and thrown away, so it lies in
+Arrow's own form: a third of Parquet's time to write and read, at the same size. Ray-free.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -26,7 +28,7 @@ from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PELVIS
 
 WORK_FOLDER = ".work"
 _FLUSH_BYTES = 24e6
-_GROUP_ROWS = 8
+_BATCH_ROWS = 8
 _SAMPLES = 3
 _MAX_MESSAGE = 2000
 MOMENTS = "moments"
@@ -137,15 +139,17 @@ class PartWriter:
         table = to_table(self._clips).append_column(
             MOMENTS, pa.array(self._moments, pa.large_binary())
         )
-        self._write(f"data-{self._num_data:03d}", table)
+        sink = pa.BufferOutputStream()
+        options = ipc.IpcWriteOptions(compression="lz4")
+        with ipc.new_file(sink, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=_BATCH_ROWS)
+        self._store.write_bytes(_data_name(self._folder, self._num_data), sink.getvalue())
         self._clips, self._moments = [], []
         self._num_bytes, self._num_data = 0.0, self._num_data + 1
 
     def _write(self, name: str, table: pa.Table) -> None:
         sink = io.BytesIO()
-        pq.write_table(
-            table, sink, compression="lz4", row_group_size=_GROUP_ROWS, use_dictionary=False
-        )
+        pq.write_table(table, sink, compression="lz4", use_dictionary=False)
         self._store.write_bytes(f"{self._folder}/{name}.parquet", sink.getvalue())
 
 
@@ -199,15 +203,19 @@ def read_samples(store: Store, key: str) -> pa.Table | None:
 def read_data(store: Store, key: str, data: int, rows: Sequence[int]) -> pa.Table:
     """Some of a chunk's shard rows number `data`, each with its moments, in the order of `rows`.
 
-    Only the row groups that hold them are read. Rows ascend.
+    Only the batches that hold them are read. Rows ascend.
     """
-    path = store.path(f"{part_folder(key)}/data-{data:03d}.parquet")
+    path = store.path(_data_name(part_folder(key), data))
+    numbers = sorted({row // _BATCH_ROWS for row in rows})
     with store.filesystem.open_input_file(path) as stream:
-        file = pq.ParquetFile(stream)
-        groups = sorted({row // _GROUP_ROWS for row in rows})
-        table = file.read_row_groups(groups)
-    places = [groups.index(row // _GROUP_ROWS) * _GROUP_ROWS + row % _GROUP_ROWS for row in rows]
-    return table.take(places)
+        file = ipc.open_file(stream)
+        table = pa.Table.from_batches([file.get_batch(number) for number in numbers])
+    first = {number: k * _BATCH_ROWS for k, number in enumerate(numbers)}
+    return table.take([first[row // _BATCH_ROWS] + row % _BATCH_ROWS for row in rows])
+
+
+def _data_name(folder: str, data: int) -> str:
+    return f"{folder}/data-{data:03d}.arrow"
 
 
 def _read(store: Store, name: str) -> pa.Table:
