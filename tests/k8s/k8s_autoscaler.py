@@ -22,13 +22,15 @@ from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingReque
 from ray.autoscaler.v2.utils import ResourceRequestUtil
 from ray.core.generated.autoscaler_pb2 import ResourceRequest
 from ray.core.generated.common_pb2 import LabelSelectorOperator
+from ray.serve import Application, Deployment
 
 from hymotion_ray.config.fields import from_mapping
-from hymotion_ray.config.serve import EncoderConfig, PoolConfig, ServeConfig
+from hymotion_ray.config.serve import ServeConfig
+from hymotion_ray.engine.serve.app import bind
 
 HEAD = "headgroup"
-Selectors = Sequence[Sequence[str]]
-"""Alternatives in their order, each a list of KEY=VALUE that must all hold."""
+Selectors = Sequence[Mapping[str, str]]
+"""Alternatives in their order, each with the labels that must all hold."""
 
 
 class _Silent(AutoscalerEventLogger):
@@ -41,12 +43,11 @@ class _Silent(AutoscalerEventLogger):
 
 def demand(resources: Mapping[str, float], selectors: Selectors = ()) -> ResourceRequest:
     """A task's or replica's demand of one node."""
-    made = [[_constraint(label) for label in labels] for labels in selectors if labels]
+    made = [[_constraint(*pair) for pair in labels.items()] for labels in selectors if labels]
     return ResourceRequestUtil.make(dict(resources), None, made or None)
 
 
-def _constraint(label: str) -> tuple[str, int, list[str]]:
-    key, _, value = label.partition("=")
+def _constraint(key: str, value: str) -> tuple[str, int, list[str]]:
     negated, value = value.startswith("!"), value.removeprefix("!")
     values = re.fullmatch(r"in\((.*)\)", value)
     operator = "LABEL_OPERATOR_NOT_IN" if negated else "LABEL_OPERATOR_IN"
@@ -83,9 +84,38 @@ def serve_config(document: dict[str, Any]) -> ServeConfig:
     return from_mapping(ServeConfig, application["args"])
 
 
-def replica(place: EncoderConfig | PoolConfig) -> ResourceRequest:
-    """What one replica of a pool or an encoder asks for."""
-    resources = {"CPU": place.cpus or 1.0}
-    if place.gpus:
-        resources["GPU"] = place.gpus
-    return demand(resources, [place.labels, *place.fallback])
+def replicas(document: dict[str, Any]) -> dict[str, tuple[ResourceRequest, int, int]]:
+    """For each of the endpoint's deployments: a replica's demand, and how many there may be.
+
+    By the application's own code, from its arguments in the RayService.
+    """
+    found = {}
+    for name, deployment in _deployments(bind(serve_config(document))).items():
+        options = deployment.ray_actor_options
+        scaling = deployment._deployment_config.autoscaling_config
+        least = scaling.min_replicas if scaling else deployment.num_replicas
+        most = scaling.max_replicas if scaling else deployment.num_replicas
+        resources = {"CPU": options.get("num_cpus", 1.0), "GPU": options.get("num_gpus", 0.0)}
+        fallback = [each["label_selector"] for each in options.get("fallback_strategy", [])]
+        asked = {key: value for key, value in resources.items() if value}
+        request = demand(asked, [options.get("label_selector", {}), *fallback])
+        found[name] = request, least, most
+    return found
+
+
+def _deployments(root: Application) -> dict[str, Deployment]:
+    """All deployments of an application, by name."""
+    found: dict[str, Deployment] = {}
+
+    def visit(node: Any) -> None:
+        if isinstance(node, Application):
+            found[node._bound_deployment.name] = node._bound_deployment
+            visit(node._bound_deployment.init_args)
+        elif isinstance(node, dict):
+            visit(list(node.values()))
+        elif isinstance(node, list | tuple):
+            for each in node:
+                visit(each)
+
+    visit(root)
+    return found

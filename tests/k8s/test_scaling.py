@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 
 import pytest
-from k8s_autoscaler import decide, demand, replica, serve_config
+from k8s_autoscaler import decide, demand, replicas
 from k8s_objects import ENTRIES, build, lint, one, ray_cluster
-
-from hymotion_ray.config.serve import PoolConfig
+from ray.core.generated.autoscaler_pb2 import ResourceRequest
 
 SERVICES = [entry for entry in ENTRIES if entry.endswith("/service")]
-A100 = ["ray.io/accelerator-type=A100"]
-A10 = ["ray.io/accelerator-type=in(A10,A10G)"]
+A100 = {"ray.io/accelerator-type": "A100"}
+A10 = {"ray.io/accelerator-type": "in(A10,A10G)"}
 
 
 def kinds(document: dict) -> dict[str, int]:
@@ -24,8 +23,8 @@ def service(overlay: str) -> dict:
     return one(build(f"overlays/{overlay}/service"), "RayService")
 
 
-def pools(document: dict) -> dict[str, PoolConfig]:
-    return {pool.name: pool for pool in serve_config(document).models[0].pools}
+def sampler(document: dict, pool: str) -> ResourceRequest:
+    return replicas(document)[f"Sampler-{pool}"][0]
 
 
 @pytest.mark.parametrize("entry", SERVICES)
@@ -43,20 +42,17 @@ def test_cpu_work_never_starts_a_gpu_pod(entry: str) -> None:
     assert set(launched) == {"cpu"}
     # Also past the last CPU pod: the rest waits, although GPU pods have CPUs to spare.
     many = int(most["cpu"] * 8 + 5)
-    launched, _ = decide(document, [demand({"CPU": 1}, [["hymotion-pool=cpu"]])] * many)
+    launched, _ = decide(document, [demand({"CPU": 1}, [{"hymotion-pool": "cpu"}])] * many)
     assert launched == {"cpu": most["cpu"]}
 
 
 @pytest.mark.parametrize("entry", SERVICES)
 def test_all_replicas_of_a_config_find_a_place(entry: str) -> None:
-    """The pools at their largest fit the overlay's groups at theirs, encoders and HTTP included."""
+    """All deployments at their largest fit the overlay's groups at theirs."""
     document = one(build(entry), "RayService")
-    config = serve_config(document)
-    demands = [demand({"CPU": 1})] * config.http.replicas
-    for model in config.models:
-        demands += [replica(model.encoder)] * model.encoder.scale.max_replicas
-        for pool in model.pools:
-            demands += [replica(pool)] * pool.scale.max_replicas
+    asked = replicas(document)
+    assert {"Api", "Encoder"} < set(asked)
+    demands = [request for request, _, most in asked.values() for _ in range(most)]
     launched, infeasible = decide(document, demands)
     assert infeasible == 0
     needed = sum(request.resources_bundle.get("GPU", 0) for request in demands)
@@ -65,22 +61,21 @@ def test_all_replicas_of_a_config_find_a_place(entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", SERVICES)
-def test_every_pool_scales_from_nothing(entry: str) -> None:
+def test_every_deployment_scales_from_nothing_to_its_kind_of_node(entry: str) -> None:
     document = one(build(entry), "RayService")
-    for model in serve_config(document).models:
-        for place in (model.encoder, *model.pools):
-            launched, infeasible = decide(document, [replica(place)])
-            assert infeasible == 0
-            started = {name for name in launched if kinds(document)[name]}
-            assert bool(started) == bool(place.gpus), (place, launched)
+    for name, (request, _, _) in replicas(document).items():
+        launched, infeasible = decide(document, [request])
+        assert infeasible == 0
+        started = {group for group in launched if kinds(document)[group]}
+        assert bool(started) == bool(request.resources_bundle.get("GPU")), (name, launched)
 
 
 def test_the_first_choice_is_an_a100_and_the_second_an_a10() -> None:
     document = service("mixed")
-    pool = pools(document)["a100"]
-    assert decide(document, [replica(pool)])[0] == {"cpu": 1, "a100": 1}
-    assert decide(document, [replica(pool)] * 8)[0] == {"cpu": 1, "a100": 4}  # two a card
-    launched, infeasible = decide(document, [replica(pool)] * 11)
+    replica = sampler(document, "a100")
+    assert decide(document, [replica])[0] == {"cpu": 1, "a100": 1}
+    assert decide(document, [replica] * 8)[0] == {"cpu": 1, "a100": 4}  # two a card
+    launched, infeasible = decide(document, [replica] * 11)
     assert infeasible == 0
     assert launched["a100"] == 4
     assert launched.get("a10", 0) + launched.get("a10-spot", 0) == 2
@@ -88,18 +83,17 @@ def test_the_first_choice_is_an_a100_and_the_second_an_a10() -> None:
 
 def test_spot_nodes_come_first_and_others_after_the_last_of_them() -> None:
     document = service("mixed")
-    pool = pools(document)["a10"]
-    assert decide(document, [replica(pool)] * 8)[0] == {"cpu": 1, "a10-spot": 8}
-    assert decide(document, [replica(pool)] * 11)[0] == {"cpu": 1, "a10-spot": 8, "a10": 3}
+    replica = sampler(document, "a10")
+    assert decide(document, [replica] * 8)[0] == {"cpu": 1, "a10-spot": 8}
+    assert decide(document, [replica] * 11)[0] == {"cpu": 1, "a10-spot": 8, "a10": 3}
     # 8 + 8 are all that the two pools have; the A100 is not for this pool.
-    launched, _ = decide(document, [replica(pool)] * 20)
+    launched, _ = decide(document, [replica] * 20)
     assert launched == {"cpu": 1, "a10-spot": 8, "a10": 8}
 
 
 def test_encoder_and_samplers_share_an_a100() -> None:
     document = service("a100")
-    model = serve_config(document).models[0]
-    both = [replica(model.encoder), replica(model.pools[0])]
+    both = [replicas(document)["Encoder"][0], sampler(document, "a100")]
     assert decide(document, both)[0] == {"cpu": 1, "a100": 1}
 
 
@@ -132,8 +126,8 @@ def test_a_render_starts_with_its_gpus_and_sampler_slots(overlay: str) -> None:
     slots = sum(n * int(groups[name]["resources"]["sampler_slot"]) for name, n in started.items())
     # What the engine asks for: one slot and the smallest share that a slot stands for.
     share = min(1 / int(groups[name]["resources"]["sampler_slot"]) for name in started)
-    sampler = demand({"CPU": 1, "GPU": share, "sampler_slot": 1})
-    assert decide(document, [sampler] * slots) == (launched, 0)
+    process = demand({"CPU": 1, "GPU": share, "sampler_slot": 1})
+    assert decide(document, [process] * slots) == (launched, 0)
 
 
 @pytest.mark.parametrize("overlay", ["dev", "a10", "a100", "mixed"])
