@@ -321,13 +321,11 @@ def _error(answer: httpx.Response) -> ServiceError:
     try:
         body = answer.json()["error"]
         code, message = str(body["code"]), str(body["message"])
-        places = [
-            f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}"
-            for one in body.get("details") or []
-        ]
+        faults = [f"{fault['field']}: {fault['message']}" for fault in body.get("fields") or []]
     except (ValueError, KeyError, TypeError):
-        code, message, places = "http", answer.reason_phrase or "no reason", []
-    text = f"the server answered {answer.status_code}: {'; '.join([message, *places])}"
+        code, message, faults = "http", answer.reason_phrase or "no reason", []
+    told = "; ".join([fault for fault in faults if fault not in message])
+    text = f"the server answered {answer.status_code}: {message}{told and f' ({told})'}"
     return ServiceError(text, code, answer.status_code)
 
 

@@ -97,9 +97,9 @@ def test_a_busy_server_is_asked_again_when_it_says_under_the_same_id(server, cli
 
 
 def test_what_cannot_be_served_is_not_asked_twice(server, client):
-    details = [{"loc": ["body", "duration"], "msg": "must be above 0"}]
-    server.then(422, refused("invalid", "the request is not valid", details=details))
-    with pytest.raises(ServiceError, match=r"body.duration: must be above 0") as caught:
+    faults = [{"field": "duration", "message": "must be above 0"}]
+    server.then(422, refused("invalid", "the request is not valid", fields=faults))
+    with pytest.raises(ServiceError, match=r"duration: must be above 0") as caught:
         client.submit("a person walks", duration=-1)
     assert (caught.value.code, caught.value.status) == ("invalid", 422)
     again = pickle.loads(pickle.dumps(caught.value))

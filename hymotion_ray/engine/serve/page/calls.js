@@ -8,9 +8,9 @@ const HyMotionCalls = (() => {
 
   // An answer that is no success. kind: key, invalid, busy, away, gone, lost, failed.
   class CallError extends Error {
-    constructor(kind, message, { status = 0, retryAfter = null, fields = {} } = {}) {
+    constructor(kind, message, { status = 0, code = '', retryAfter = null, fields = {} } = {}) {
       super(message);
-      Object.assign(this, { kind, status, retryAfter, fields });
+      Object.assign(this, { kind, status, code, retryAfter, fields });
     }
   }
 
@@ -29,19 +29,15 @@ const HyMotionCalls = (() => {
 
   const KINDS = { 401: 'key', 403: 'key', 404: 'gone', 410: 'gone', 413: 'invalid', 422: 'invalid', 429: 'busy', 503: 'away' };
 
-  // The parts of a server's error: { error: { code, message } }, or FastAPI's { detail: ... }.
+  // The parts of a server's error: { error: { code, message, fields: [{ field, message }] } }.
   async function errorOf(answer) {
     const body = await answer.json().catch(() => null);
-    const detail = body?.error ?? body?.detail ?? body;
+    const detail = body?.error;
     const fields = {};
-    for (const item of detail?.details ?? (Array.isArray(detail) ? detail : [])) {
-      const name = [...(item.loc ?? [item.field])].reverse().find((part) => typeof part === 'string' && part !== 'body');
-      fields[name ?? 'text'] ??= item.msg ?? item.message ?? 'not allowed';
-    }
-    const message = detail?.message ?? (typeof detail === 'string' ? detail : '');
+    for (const { field, message } of detail?.fields ?? []) fields[field.split('.')[0] || 'text'] ??= message;
     const seconds = Number(answer.headers.get('Retry-After'));
-    return new CallError(KINDS[answer.status] ?? 'failed', message || `The server answered ${answer.status}.`, {
-      status: answer.status, retryAfter: Number.isFinite(seconds) && seconds > 0 ? seconds : null, fields,
+    return new CallError(KINDS[answer.status] ?? 'failed', detail?.message || `The server answered ${answer.status}.`, {
+      status: answer.status, code: detail?.code ?? '', retryAfter: Number.isFinite(seconds) && seconds > 0 ? seconds : null, fields,
     });
   }
 
@@ -84,7 +80,7 @@ const HyMotionCalls = (() => {
       const answer = await fetch('readyz', { cache: 'no-store' });
       if (answer.ok) return { state: 'ready', reason: '' };
       const body = await answer.json().catch(() => null);
-      return { state: 'starting', reason: body?.reasons?.join('; ') || body?.error?.message || 'not ready' };
+      return { state: 'starting', reason: body?.reason || body?.error?.message || 'not ready' };
     } catch {
       return { state: 'away', reason: 'no connection' };
     }

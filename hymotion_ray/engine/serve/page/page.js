@@ -10,6 +10,7 @@
   const ENDED = ['succeeded', 'failed', 'canceled', 'expired'];
   const FORMATS = { glb: 'GLB', bvh: 'BVH', npz: 'NPZ', json: 'JSON', html: 'Web page' };
   const FIELDS = { text: 'text', duration: 'length', num_frames: 'length', seeds: 'seed', num_seeds: 'seed', guidance_scale: 'guidance', num_steps: 'steps', model: 'model' };
+  const CODES = { bad_length: 'duration', clip_too_long: 'duration', bad_seeds: 'seeds', too_many_seeds: 'seeds', no_such_model: 'model', model_not_allowed: 'model' };
   const ERROR_SLOT = { num_frames: 'duration', num_seeds: 'seeds' };
   const WARNINGS = { clamped: 'lengthened to what the model makes', not_english: 'the model knows English best', seeds_repeated: 'repeated seeds were left out' };
   const EXAMPLES = ['A person walks in a circle', 'Someone jumps twice and lands softly', 'A person sits down, then stretches both arms', 'A dancer spins on the left foot'];
@@ -140,7 +141,11 @@
 
   // Show an error; true when the request is to be sent again.
   async function waitAfter(error, attempt, signal) {
-    if (error.kind === 'invalid' && Object.keys(error.fields).length) { hideNotice(); showErrors(error.fields); return false; }
+    if (error.kind === 'invalid' || CODES[error.code]) {
+      hideNotice();
+      showErrors(Object.keys(error.fields).length ? error.fields : { [CODES[error.code] ?? 'text']: sentence(error.message) });
+      return false;
+    }
     if (error.kind === 'key') { hideNotice(); askForKey(error.message); return false; }
     if (!['busy', 'away', 'lost'].includes(error.kind)) { notice(error.message, { bad: true }); return false; }
     const seconds = Math.ceil(error.retryAfter ?? Math.min(2 + 2 * attempt, 15));
