@@ -11,6 +11,7 @@ from typing import Any, Literal
 import click
 
 from hymotion_ray import __version__
+from hymotion_ray.cli_evaluate import evaluate
 from hymotion_ray.cli_ingest import ingest
 from hymotion_ray.cli_options import (
     Command,
@@ -22,6 +23,7 @@ from hymotion_ray.cli_options import (
     words_list,
 )
 from hymotion_ray.cli_plan import plan
+from hymotion_ray.cli_serve import serve
 from hymotion_ray.cli_train import train
 from hymotion_ray.errors import HyMotionError, InputError
 
@@ -210,7 +212,9 @@ def preview(sources: tuple[str, ...], out: str, limit: int) -> None:
     click.echo(out)
 
 
+main.add_command(evaluate)
 main.add_command(ingest)
+main.add_command(serve)
 main.add_command(plan)
 main.add_command(train)
 

@@ -110,7 +110,7 @@ class CellRun:
         Without, the next power of two of the clips there are: cheaper, equal up to rounding.
         """
         self.kind, self.clips = kind, list[Clip]()
-        self._sampler, self._full_rows = sampler, full_rows
+        self.sampler, self.full_rows = sampler, full_rows
         stages = len(solver_steps(kind.method, 1)[0].times)
         capacity = 2 * stages * kind.cell.rows + sampler.grid.text_rows
         self._shelf = TextShelf(sampler.text, kind.cell.tokens, capacity)
@@ -125,16 +125,16 @@ class CellRun:
     @property
     def num_rows(self) -> int:
         """Rows that a step computes, idle ones included."""
-        if self._full_rows:
+        if self.full_rows:
             return self.kind.cell.rows
         return min(self.kind.cell.rows, 1 << max(0, len(self.clips) - 1).bit_length())
 
     def add(self, clips: Sequence[Clip]) -> None:
         """Let clips join, at whatever step each of them is to start: the first."""
         assert len(clips) <= self.room, "the batch has no room"
-        frames, window = self.kind.cell.frames, self._sampler.network.train_frames
+        frames, window = self.kind.cell.frames, self.sampler.network.train_frames
         new = [noise(clip.seed, window)[:frames] for clip in clips]
-        device = self._sampler.network.device
+        device = self.sampler.network.device
         live = [*self._x[: len(self.clips)], *(x.to(device) for x in new)]
         self._set([*self.clips, *clips], live)
 
@@ -154,7 +154,7 @@ class CellRun:
         members = [*clips, *[clips[0]] * idle]
         self._x = torch.stack([*live, *[live[0]] * idle])
         self._branches = [self._branches_of(clip) for clip in members]
-        device = self._sampler.network.device
+        device = self.sampler.network.device
         num_frames = torch.tensor([clip.num_frames for clip in members], device=device)
         num_tokens = torch.cat([clip.condition.length for clip in members])
         scales = [clip.sampling.guidance_scale for clip in members]
@@ -162,22 +162,22 @@ class CellRun:
         if self.kind.guided:
             num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
         cell = self.kind.cell
-        self._layout = self._sampler.network.motion_layout(
+        self._layout = self.sampler.network.motion_layout(
             num_frames, num_tokens, cell.frames, cell.tokens
         )
         for clip in clips:
-            if clip.num_done == 0 and self.kind.guided and self._sampler.enable_ctxt_null_feat:
+            if clip.num_done == 0 and self.kind.guided and self.sampler.enable_ctxt_null_feat:
                 # All times of a clip at once: one at a time, each would take a call of its own.
-                self._sampler.text.null_at([t for step in clip.steps for t in step.times])
+                self.sampler.text.null_at([t for step in clip.steps for t in step.times])
 
     def _branches_of(self, clip: Clip) -> tuple[Branch, Branch | None]:
         condition = clip.condition.select([0], self.kind.cell.tokens)
         own = Branch(clip.prompt, condition)
         if not self.kind.guided:
             return own, None
-        if self._sampler.enable_ctxt_null_feat:
+        if self.sampler.enable_ctxt_null_feat:
             return own, Branch(NULL, None)
-        null = self._sampler.null.vector.to(condition.vector)
+        null = self.sampler.null.vector.to(condition.vector)
         unguided = Conditions(condition.context, null, condition.length)
         return own, Branch(("null vector", clip.prompt), unguided)
 
@@ -207,15 +207,15 @@ class CellRun:
         places = self._shelf.places(now, self._ahead())
         index = torch.tensor(places, dtype=torch.int64, device=x_BLF.device)
         x = x_BLF.repeat(2, 1, 1) if self.kind.guided else x_BLF
-        self._sampler.work.count_motion(len(x), cell.frames, cell.tokens)
+        self.sampler.work.count_motion(len(x), cell.frames, cell.tokens)
         text = self._shelf.rows.rows(index)
-        v = self._sampler.network.motion_stream(x, text, self._layout).float()
+        v = self.sampler.network.motion_stream(x, text, self._layout).float()
         return guide(v, self._scale) if self.kind.guided else v
 
     def _ahead(self) -> Iterator[tuple[Branch, float]]:
         """Pairs of branch and time that the steps after this one will want, the soonest first."""
         # One call's rows at most are computed ahead: one clip's next steps, or all clips' next one.
-        most = min(self._sampler.grid.text_rows, max(clip.num_left for clip in self.clips))
+        most = min(self.sampler.grid.text_rows, max(clip.num_left for clip in self.clips))
         for offset in range(most):
             for clip, branches in zip(self.clips, self._branches, strict=False):
                 if offset < clip.num_left:

@@ -1,0 +1,245 @@
+"""The Ray Serve application: `build(args)` puts HTTP, encoders and samplers together.
+
+`args` is a `config.serve.ServeConfig` as a mapping, as a Serve config file gives it. Knows how
+requests are framed (ids, size limits, errors); what they do is in `routes.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from ray import serve
+from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
+from starlette.exceptions import HTTPException
+
+from hymotion_ray import __version__
+from hymotion_ray.config.fields import from_mapping, to_mapping
+from hymotion_ray.config.serve import ServeConfig
+from hymotion_ray.engine.serve.clients import RayEncoder, RayPool
+from hymotion_ray.engine.serve.deployments import encoder_deployment, sampler_deployment
+from hymotion_ray.engine.serve.framing import Framing
+from hymotion_ray.engine.serve.keys import Refusal
+from hymotion_ray.engine.serve.log import set_up_logging, set_up_tracing
+from hymotion_ray.engine.serve.metrics import CONTENT_TYPE
+from hymotion_ray.engine.serve.office import Office
+from hymotion_ray.engine.serve.page_files import INDEX, page_file
+from hymotion_ray.engine.serve.router import PoolView, Router
+from hymotion_ray.engine.serve.routes import health, motions, retry_after
+from hymotion_ray.engine.serve.runner import ServedPools
+
+logger = logging.getLogger("hymotion_ray.serve")
+API_NAME = "Api"
+
+
+def make_app(office: Office) -> FastAPI:
+    """The FastAPI app over an office, which it opens and closes."""
+
+    @contextlib.asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        await office.open()
+        yield
+        await office.close()
+
+    app = FastAPI(
+        title="hymotion-ray",
+        version=__version__,
+        description="Sentences in, 3D human motion out.",
+        lifespan=life,
+        redoc_url=None,
+    )
+    app.state.office = office
+    app.include_router(motions)
+    app.include_router(health)
+
+    @app.get("/metrics", tags=["health"], response_class=Response)
+    async def metrics() -> Response:
+        """Prometheus series of the process that answers."""
+        return Response(office.metrics.text(), media_type=CONTENT_TYPE)
+
+    if office.config.http.page:
+        _add_page(app)
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_middleware(
+        Framing, metrics=office.metrics, max_body_bytes=office.config.limits.max_body_bytes
+    )
+    return app
+
+
+def _add_page(app: FastAPI) -> None:
+    async def page(request: Request, name: str = INDEX) -> Response:
+        file = page_file(name)
+        if file is None:
+            raise Refusal(404, "no_such_file", f"there is no {name!r}")
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=file.headers())
+        return Response(file.content, media_type=file.media_type, headers=file.headers())
+
+    app.add_api_route("/", page, include_in_schema=False, methods=["GET"])
+    app.add_api_route("/assets/{name}", page, include_in_schema=False, methods=["GET"])
+
+
+def _error(
+    request: Request,
+    status: int,
+    code: str,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    fields: list[dict[str, str]] | None = None,
+) -> JSONResponse:
+    body: dict[str, Any] = {"code": code, "message": message}
+    if fields is not None:
+        body["fields"] = fields
+    answer = {"error": body, "request_id": getattr(request.state, "request_id", "")}
+    return JSONResponse(answer, status_code=status, headers=dict(headers or {}))
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refusal)
+    office: Office = request.app.state.office
+    if error.status in (429, 503):
+        key = getattr(request.state, "key", "anonymous")
+        office.metrics.count("shed", {"reason": error.code, "key": key})
+    headers = retry_after(error.retry_after_s)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return _error(request, error.status, error.code, error.message, headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    fields = [
+        {
+            "field": ".".join(str(part) for part in fault["loc"] if part != "body"),
+            "message": str(fault["msg"]),
+        }
+        for fault in error.errors()
+    ]
+    words = "; ".join(f"{f['field']}: {f['message']}" for f in fields[:5])
+    return _error(request, 422, "invalid", words, fields=fields)
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    headers = error.headers or {}
+    return _error(request, error.status_code, "http", str(error.detail), headers)
+
+
+class ApiReplica:
+    """One HTTP process."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        handles: list[tuple[str, DeploymentHandle, dict[str, DeploymentHandle]]],
+    ) -> None:
+        """`handles`: for each model its name (or ""), its encoder and its pools."""
+        parsed = from_mapping(ServeConfig, config, "serve config")
+        if parsed.log_json:
+            set_up_logging()
+        set_up_tracing(parsed.otlp_endpoint)
+        context = serve.get_replica_context()
+        self._app_name = context.app_name
+        models = []
+        for served, (label, encoder, pools) in zip(parsed.models, handles, strict=True):
+            views = [
+                PoolView(pool.name, may_be_cold=pool.scale.min_replicas == 0)
+                for pool in served.pools
+            ]
+            router = Router(views, parsed.queue.max_wait_s)
+            clients = {name: RayPool(handle) for name, handle in pools.items()}
+            models.append(ServedPools(label, RayEncoder(encoder), clients, router))
+        self.office = Office(
+            parsed,
+            models,
+            reach=self._reach if parsed.http.replicas > 1 else None,
+            why_not=self._why_not,
+        )
+        _CURRENT.append(self.office)
+
+    async def change_here(self, key: str, job_id: str, verb: str) -> bool:
+        """Cancel, pause or resume a job of this process."""
+        return await self.office.change_here(key, job_id, verb)
+
+    async def _reach(self, key: str, job_id: str, verb: str) -> bool:
+        handle = serve.get_deployment_handle(API_NAME, self._app_name)
+        answer = handle.broadcast("change_here", key, job_id, verb)
+        found = await answer.results_async(timeout_s=10.0, return_exceptions=True)
+        return any(one is True for one in found)
+
+    async def _why_not(self) -> list[str]:
+        """What Serve says of deployments that do not come up."""
+        try:
+            status = await asyncio.wait_for(asyncio.to_thread(serve.status), timeout=3.0)
+        except Exception as error:  # noqa: BLE001 - only an explanation
+            logger.debug("no status: %s", error)
+            return []
+        application = status.applications.get(self._app_name)
+        if application is None:
+            return []
+        return [
+            f"{name}: {_last_words(deployment.message)}"
+            for name, deployment in application.deployments.items()
+            if deployment.message and deployment.status.value not in ("HEALTHY",)
+        ]
+
+    def check_health(self) -> None:
+        """To answer at all is all that is asked."""
+
+
+_CURRENT: list[Office] = []
+
+
+def _asgi() -> FastAPI:
+    """The app of the office that the constructor of this process made."""
+    return make_app(_CURRENT[-1])
+
+
+def _last_words(message: str) -> str:
+    """The line of a traceback that says what is wrong, without Ray's advice around it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    errors_ = [line for line in lines if "Error" in line.split(":")[0]]
+    return (errors_ or lines)[-1][:400]
+
+
+def build(args: Mapping[str, Any]) -> Application:
+    """The application of a serve config; `ConfigError` for one that cannot be."""
+    config = from_mapping(ServeConfig, dict(args), "serve config")
+    return bind(config)
+
+
+def bind(config: ServeConfig) -> Application:
+    """The application of a checked config."""
+    handles = []
+    for number, served in enumerate(config.models):
+        suffix = f"-{served.name or number}" if len(config.models) > 1 else ""
+        encoder = encoder_deployment(served, f"Encoder{suffix}")
+        pools = {
+            pool.name: sampler_deployment(config, served, pool, f"Sampler{suffix}-{pool.name}")
+            for pool in served.pools
+        }
+        handles.append((served.name or "", encoder, pools))
+    options: dict[str, Any] = {
+        "name": API_NAME,
+        "num_replicas": config.http.replicas,
+        "max_ongoing_requests": 10_000,
+        "ray_actor_options": {
+            "num_cpus": config.http.cpus if config.http.cpus is not None else 1.0
+        },
+        "graceful_shutdown_timeout_s": config.http.drain_s + 10.0,
+        "graceful_shutdown_wait_loop_s": 0.2,
+        "health_check_period_s": 5.0,
+        "health_check_timeout_s": 30.0,
+    }
+    api = serve.deployment(**options)(serve.ingress(_asgi)(ApiReplica))
+    application: Application = api.bind(to_mapping(config), handles)
+    return application

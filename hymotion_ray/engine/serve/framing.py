@@ -1,0 +1,109 @@
+"""Around every request: its id, its size limit, its line in the log, its count. Plain ASGI.
+
+Plain ASGI rather than a middleware class of the framework's, which would put a second task between
+the client and the route, and so hide that a client has gone away.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hymotion_ray.engine.serve.log import HEADER, request_id, span, take_request_id
+from hymotion_ray.engine.serve.metrics import ANONYMOUS, Metrics
+
+logger = logging.getLogger("hymotion_ray.serve")
+_BATCHES = "/v1/batches"
+_QUIET = frozenset(["/livez", "/readyz", "/metrics"])
+
+
+class _TooLargeError(Exception):
+    """The body has more bytes than allowed."""
+
+
+class Framing:
+    """The outermost layer of the app."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, max_body_bytes: int) -> None:
+        self._app, self._metrics, self._max_body_bytes = app, metrics, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        own_id = take_request_id(headers.get(HEADER.lower()))
+        token = request_id.set(own_id)
+        scope.setdefault("state", {})["request_id"] = own_id
+        began, status, started = time.monotonic(), 500, False
+
+        async def answer(message: Message) -> None:
+            nonlocal status, started
+            if message["type"] == "http.response.start":
+                status, started = message["status"], True
+                message.setdefault("headers", [])
+                message["headers"] = [*message["headers"], (HEADER.encode(), own_id.encode())]
+            await send(message)
+
+        limit = None if scope["path"].startswith(_BATCHES) else self._max_body_bytes
+        try:
+            length = headers.get("content-length", "")
+            if limit is not None and length.isdecimal() and int(length) > limit:
+                raise _TooLargeError
+            with span(f"{scope['method']} {scope['path']}", {}, headers):
+                await self._app(scope, _limited(receive, limit), answer)
+        except _TooLargeError:
+            if not started:
+                await _send(answer, 413, "body_too_large", f"allowed: {limit} bytes", own_id)
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            if started:
+                raise
+            await _send(answer, 500, "internal", "a fault of this server's; see its log", own_id)
+        finally:
+            self._note(scope, status, time.monotonic() - began)
+            request_id.reset(token)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        key = scope["state"].get("key", ANONYMOUS)
+        self._metrics.count("requests", {"route": route, "status": str(status), "key": key})
+        self._metrics.observe("request_seconds", seconds, {"route": route})
+        if scope["path"] in _QUIET:
+            return
+        logger.info(
+            "%s %s %d",
+            scope["method"],
+            scope["path"],
+            status,
+            extra={"status": status, "took_s": round(seconds, 4)},
+        )
+
+
+def _limited(receive: Receive, limit: int | None) -> Receive:
+    if limit is None:
+        return receive
+    size = 0
+
+    async def take() -> Message:
+        nonlocal size
+        message = await receive()
+        if message["type"] == "http.request":
+            size += len(message.get("body", b""))
+            if size > limit:
+                raise _TooLargeError
+        return message
+
+    return take
+
+
+async def _send(send: Any, status: int, code: str, message: str, own_id: str) -> None:
+    body = json.dumps({"error": {"code": code, "message": message}, "request_id": own_id}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

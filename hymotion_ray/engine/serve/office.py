@@ -1,0 +1,314 @@
+"""All that answers requests in one HTTP process: the desk, callers and their limits, metrics, mail.
+
+Knows no HTTP routes and no Ray: `app.py` gives it clients and a way to reach the other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+
+from hymotion_ray.config.serve import ServeConfig
+from hymotion_ray.engine.serve.desk import Desk, Ticket
+from hymotion_ray.engine.serve.jobs import Job, JobStore
+from hymotion_ray.engine.serve.keeper import Keeper
+from hymotion_ray.engine.serve.keys import Caller, KeyRing, Refusal, read_keys
+from hymotion_ray.engine.serve.log import caller_name
+from hymotion_ray.engine.serve.metrics import Metrics
+from hymotion_ray.engine.serve.outbox import Outbox
+from hymotion_ray.engine.serve.runner import Facts, ReplicaLostError, ServedPools
+from hymotion_ray.engine.serve.schema import ModelView, MotionRequest, job_view
+from hymotion_ray.engine.serve.usage import Ledger, Pace, admit_clip_seconds
+from hymotion_ray.engine.serve.webhook_guard import ForbiddenTargetError, Guard
+from hymotion_ray.engine.serve.webhooks import Sender, read_secret
+from hymotion_ray.errors import HyMotionError
+from hymotion_ray.formats.atomic import Store, open_store
+
+logger = logging.getLogger("hymotion_ray.serve")
+_LISTEN_S = 1.0
+_FLUSH_S = 5.0
+Reach = Callable[[str, str, str], Awaitable[bool]]
+"""Ask the other HTTP processes to change a job: key, id, verb; whether one of them had it."""
+
+
+def default_folder() -> str:
+    """Where jobs are kept when no folder is named: of this machine and user, gone with /tmp."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return os.path.join(tempfile.gettempdir(), f"hymotion-serve-{user}")
+
+
+class Office:
+    """Its methods belong to one event loop."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        models: list[ServedPools],
+        *,
+        reach: Reach | None = None,
+        why_not: Callable[[], Awaitable[list[str]]] | None = None,
+        to_ray: bool = True,
+    ) -> None:
+        """reach: for several HTTP processes; why_not: reasons that replicas do not start."""
+        self.config, self.served = config, models
+        self.metrics = Metrics(to_ray=to_ray)
+        self.store: Store = open_store(config.jobs.folder or default_folder())
+        self._keys: KeyRing = read_keys(config.http.keys_file)
+        self._pace = Pace(share=1.0 / config.http.replicas)
+        self._ledger = Ledger(self.store)
+        self._reach, self._why_not = reach, why_not
+        self.by_name: dict[str, ServedPools] = {}
+        jobs = JobStore(self.store)
+        self.desk = Desk(config, self.by_name, jobs, on_end=self._ended)
+        self.keeper = Keeper(self.desk, config)
+        self._guard = Guard(allowed_hosts=config.webhooks.allowed_hosts)
+        self.outbox = self._make_outbox()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def _make_outbox(self) -> Outbox | None:
+        hooks = self.config.webhooks
+        secret = os.environ.get(hooks.secret_env) if hooks.secret_env else None
+        if not hooks.enabled or not secret:
+            return None
+        return Outbox(self.store, Sender(read_secret(secret), self._guard), self.metrics)
+
+    # --- life ---
+
+    async def open(self) -> None:
+        """Start what runs beside requests."""
+        loops: list[Awaitable[Any]] = [
+            self._listen(),
+            self.desk.run_background(),
+            self.keeper.run(),
+            self._flush(),
+        ]
+        if self.outbox is not None:
+            await self.outbox.load()
+            loops.append(self.outbox.run())
+        self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+
+    async def close(self) -> None:
+        """Finish what is waited for, leave the rest to others, stop."""
+        await self.desk.drain(self.config.http.drain_s)
+        for task in self._tasks:
+            task.cancel()
+        with contextlib.suppress(HyMotionError):
+            await asyncio.to_thread(self._ledger.flush)
+
+    async def _listen(self) -> None:
+        while True:
+            for served in self.served:
+                try:
+                    if served.facts is None:
+                        served.facts = await asyncio.wait_for(served.encoder.facts(), timeout=5.0)
+                    self.by_name.setdefault(served.name, served)
+                    await served.listen()
+                except (TimeoutError, ReplicaLostError, HyMotionError) as error:
+                    logger.debug("model %s does not answer: %s", served.label, error)
+                except Exception:
+                    logger.exception("model %s cannot be asked", served.label)
+            self._gauge()
+            await asyncio.sleep(_LISTEN_S)
+
+    def _gauge(self) -> None:
+        now = time.monotonic()
+        ready = bool(self.by_name) and not self._unready_models()
+        self.metrics.gauge("ready", float(ready))
+        for served in self.by_name.values():
+            for pool in served.router.pools.values():
+                tags = {"pool": pool.name}
+                loads = [load for load, _ in pool.loads.values()]
+                running = {"pool": pool.name, "state": "running"}
+                self.metrics.gauge("replicas", float(len(loads)), running)
+                self.metrics.gauge("running_clips", float(sum(ld.live for ld in loads)), tags)
+                self.metrics.gauge("predicted_wait_seconds", pool.wait_s(now), tags)
+                waiting = float(sum(load.queued for load in loads))
+                self.metrics.gauge("queued_clips", waiting, {"pool": pool.name, "key": "all"})
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_S)
+            try:
+                await asyncio.to_thread(self._ledger.flush)
+                await asyncio.to_thread(self._ledger.refresh)
+            except HyMotionError as error:
+                logger.error("GPU-seconds cannot be kept: %s", error)
+
+    # --- requests ---
+
+    def identify(self, request: Request) -> Caller:
+        """The caller of a request; `Refusal` 401 or 403."""
+        caller = self._keys.identify(request.headers.get("authorization"))
+        caller_name.set(caller.name)
+        request.state.key = caller.name
+        return caller
+
+    def make_job(
+        self,
+        body: MotionRequest,
+        caller: Caller,
+        job_id: str | None,
+        make: Callable[..., Job],
+        *,
+        pay: bool = True,
+    ) -> Job:
+        """The job of a request, within what its key may ask for."""
+        if not self.by_name:
+            raise Refusal(503, "not_ready", "; ".join(self._unready_models()), 2.0)
+        name = body.model if body.model is not None else next(iter(self.by_name))
+        served = self.by_name.get(name)
+        if served is None or served.facts is None:
+            known = ", ".join(self.by_name)
+            raise Refusal(422, "no_such_model", f"model is {name!r}; allowed: {known}")
+        caller.require_model(name)
+        if body.webhook is not None:
+            self._check_webhook(body.webhook)
+        if pay:
+            self._pace.admit(caller, time.monotonic())
+        limits, jobs = self.config.limits, self.config.jobs
+        return make(
+            body, served.facts, model=name, key=caller.name, job_id=job_id, limits=limits, jobs=jobs
+        )
+
+    def _check_webhook(self, url: str) -> None:
+        if self.outbox is None:
+            raise Refusal(422, "no_webhooks", "this server sends no webhooks; leave webhook out")
+        try:
+            self._guard.parse(url)
+        except ForbiddenTargetError as error:
+            raise Refusal(422, "bad_webhook", f"webhook: {error}") from error
+
+    def admit(self, job: Job, caller: Caller, *, waits: bool) -> None:
+        """`Refusal` when a job cannot be taken on now, with the time to come back."""
+        served = self.by_name[job.model]
+        now = time.monotonic()
+        if waits and not any(pool.usable(now) for pool in served.router.pools.values()):
+            reasons = self._unready_models() or ["no sampler answers"]
+            raise Refusal(503, "not_ready", "; ".join(reasons), 2.0)
+        self._ledger.admit(caller)
+        waiting = self.desk.waiting_seconds(caller.name)
+        admit_clip_seconds(caller, job.clip_seconds, waiting, None)
+        self.desk.admit(job, waits=waits)
+
+    async def change(self, key: str, job_id: str, verb: str) -> None:
+        """Cancel, pause or resume a job, whichever process has it."""
+        if await self.change_here(key, job_id, verb):
+            return
+        job = await self.desk.find(key, job_id)
+        if job is None or job.is_ended:
+            return
+        if self._reach is not None and await self._reach(key, job_id, verb):
+            return
+        if not await self.keeper.take_over(key, job_id):
+            raise Refusal(
+                503, "owner_away", "the process that has this job does not answer; try again", 5.0
+            )
+        await self.change_here(key, job_id, verb)
+
+    async def change_here(self, key: str, job_id: str, verb: str) -> bool:
+        """Do it, if the job is this process's; whether it is."""
+        ticket = self.desk.find_here(key, job_id)
+        if ticket is None:
+            return False
+        steps: dict[str, Callable[[Ticket], Awaitable[None]]] = {
+            "cancel": self.desk.cancel,
+            "pause": self.desk.pause,
+            "resume": self.desk.resume,
+        }
+        await steps[verb](ticket)
+        return True
+
+    # --- what there is ---
+
+    def model_views(self, caller: Caller) -> list[ModelView]:
+        """The models that a caller may use."""
+        now = time.monotonic()
+        views = []
+        for name, served in self.by_name.items():
+            facts = served.facts
+            if facts is None or (caller.models is not None and name not in caller.models):
+                continue
+            pools = [
+                {
+                    "name": pool.name,
+                    "replicas": pool.num_replicas,
+                    "wait_s": round(pool.wait_s(now), 2),
+                }
+                for pool in served.router.pools.values()
+            ]
+            views.append(_view(name, facts, pools, not _unready(served)))
+        return views
+
+    async def unready(self) -> list[str]:
+        """Why requests are not taken; empty when they are."""
+        if self.desk.draining:
+            return ["this process is about to end"]
+        reasons = self._unready_models()
+        if reasons and self._why_not is not None:
+            reasons += await self._why_not()
+        return reasons
+
+    def _unready_models(self) -> list[str]:
+        return [reason for served in self.served if (reason := _unready(served))]
+
+    # --- ends of jobs ---
+
+    async def _ended(self, job: Job) -> None:
+        metrics, tags = self.metrics, {"pool": job.pool, "key": job.key}
+        metrics.count("jobs", {**tags, "state": job.state})
+        done = [clip for clip in job.clips if clip.state == "succeeded"]
+        metrics.count("clips", tags, len(done))
+        metrics.count("clip_seconds", tags, len(done) * job.num_frames / 30)
+        seconds = sum(float(clip.info.get("device_seconds", 0.0)) for clip in job.clips)
+        metrics.count("gpu_seconds", tags, seconds)
+        self._ledger.add(job.key, seconds)
+        if job.state == "canceled":
+            metrics.count("cancelled_clips", tags, len(job.clips) - len(done))
+        metrics.observe("job_seconds", (job.ended or job.created) - job.created, {"pool": job.pool})
+        logger.info(
+            "job ended",
+            extra={
+                "job": job.id,
+                "state": job.state,
+                "job_request_id": job.request_id,
+                "pool": job.pool,
+                "clips": len(done),
+                "took_s": round((job.ended or job.created) - job.created, 3),
+            },
+        )
+        if job.webhook is not None and self.outbox is not None:
+            event = {"type": f"motion.{job.state}", "data": job_view(job).model_dump(mode="json")}
+            await self.outbox.post(f"msg_{job.id}", job.webhook, job.key, event)
+
+
+def _view(name: str, facts: Facts, pools: list[dict[str, Any]], ready: bool) -> ModelView:
+    return ModelView(
+        id=name,
+        licence=facts.licence,
+        max_frames=facts.train_frames,
+        fps=facts.fps,
+        num_steps=facts.sampling.num_steps,
+        guidance_scale=facts.sampling.guidance_scale,
+        fingerprint=facts.fingerprint,
+        pools=pools,
+        ready=ready,
+    )
+
+
+def _unready(served: ServedPools) -> str:
+    """Why a model does not take requests; "" when it does."""
+    label = served.label or "the model"
+    if served.facts is None:
+        return f"{label}: the text encoder is loading"
+    now = time.monotonic()
+    if not any(pool.usable(now) for pool in served.router.pools.values()):
+        return f"{label}: no sampler has taken a step yet"
+    return ""

@@ -1,0 +1,176 @@
+"""An endpoint on this machine or a cluster: start, say that it is ready, run until told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+from ray import serve
+from ray.serve.config import HTTPOptions
+
+from hymotion_ray.config.serve import PoolConfig, ScaleConfig, ServeConfig, ServedModel
+from hymotion_ray.engine.cluster import ClusterInfo, connect
+from hymotion_ray.engine.serve.app import bind
+from hymotion_ray.errors import ClusterError
+from hymotion_ray.formats.models.checkpoint import read_model
+from hymotion_ray.formats.models.locate import model_folder
+
+APP_NAME = "hymotion"
+_ENCODER_SHARE = 0.25
+_START_S = 900.0
+
+
+@dataclass
+class Server:
+    """A running endpoint."""
+
+    url: str
+    config: ServeConfig
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether it takes requests, and if not, why."""
+        try:
+            answer = httpx.get(f"{self.url}/readyz", timeout=5.0)
+        except httpx.HTTPError as error:
+            return False, f"no answer yet ({type(error).__name__})"
+        try:
+            return answer.status_code == 200, str(answer.json().get("reason", ""))
+        except ValueError:
+            return False, answer.text[:200]
+
+
+def fit_to(config: ServeConfig, cluster: ClusterInfo, *, check_models: bool = True) -> ServeConfig:
+    """The config with what it leaves open settled for this cluster: GPU shares, CPUs, replicas.
+
+    `CheckpointError` for a model that cannot be read from here, unless `check_models` is off.
+    """
+    models = []
+    for served in config.models:
+        large = False
+        if check_models:
+            held = read_model(model_folder(served.model))
+            large = held.config.text.kind != "static"
+        models.append(_fit_model(served, cluster, large))
+    cpus = config.http.cpus
+    http = dataclasses.replace(config.http, cpus=_LIGHT_CPUS if cpus is None else cpus)
+    return dataclasses.replace(config, models=tuple(models), http=http)
+
+
+_LIGHT_CPUS = 0.5
+
+
+def _fit_model(served: ServedModel, cluster: ClusterInfo, large: bool) -> ServedModel:
+    has_gpus = cluster.num_gpus > 0
+    encoder = served.encoder
+    if encoder.gpus is None:
+        share = _ENCODER_SHARE if has_gpus and large else 0.0
+        encoder = dataclasses.replace(encoder, gpus=share)
+    if encoder.cpus is None:
+        encoder = dataclasses.replace(encoder, cpus=_LIGHT_CPUS)
+    return dataclasses.replace(
+        served,
+        encoder=encoder,
+        pools=tuple(_fit_pool(p, cluster, encoder.gpus or 0.0) for p in served.pools),
+    )
+
+
+def _fit_pool(pool: PoolConfig, cluster: ClusterInfo, encoder_gpus: float) -> PoolConfig:
+    gpus, scale = pool.gpus, pool.scale
+    if gpus is None:
+        gpus = (1.0 - encoder_gpus if encoder_gpus else 1.0) if cluster.num_gpus else 0.0
+    if scale == ScaleConfig() and cluster.started_here:
+        # This machine's own: a replica a GPU, or a CPU where there is none.
+        number = int(cluster.num_gpus) if gpus else int(cluster.num_cpus)
+        scale = dataclasses.replace(scale, min_replicas=max(1, number), max_replicas=max(1, number))
+    cpus = 1.0 if pool.cpus is None else pool.cpus
+    return dataclasses.replace(pool, gpus=gpus, scale=scale, cpus=cpus)
+
+
+@contextlib.contextmanager
+def running(config: ServeConfig, address: str | None = None):  # type: ignore[no-untyped-def]
+    """An endpoint that ends with the block; `ClusterError` when the port is taken."""
+    with connect(address) as cluster:
+        settled = fit_to(config, cluster)
+        _check_port(settled)
+        serve.start(
+            proxy_location="HeadOnly" if cluster.num_nodes == 1 else "EveryNode",
+            http_options=HTTPOptions(host=settled.http.host, port=settled.http.port),
+        )
+        try:
+            deploy(settled)
+            host = "127.0.0.1" if settled.http.host in ("0.0.0.0", "::") else settled.http.host
+            yield Server(f"http://{host}:{settled.http.port}", settled)
+        finally:
+            with contextlib.suppress(Exception):
+                serve.delete(APP_NAME)
+            serve.shutdown()
+
+
+def deploy(config: ServeConfig) -> None:
+    """Put the application of a settled config on the Serve that runs; returns at once."""
+    serve.run_many(
+        [serve.RunTarget(bind(config), name=APP_NAME, route_prefix="/")],
+        wait_for_ingress_deployment_creation=False,
+        wait_for_applications_running=False,
+    )
+
+
+def _check_port(config: ServeConfig) -> None:
+    import socket
+
+    host, port = config.http.host, config.http.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ClusterError(
+                f"port {port} of {host} cannot be used ({error.strerror}); free it or pass another"
+                " --port"
+            ) from error
+
+
+def run_server(config: ServeConfig, say: Callable[[str], None], address: str | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, then finish what is waited for and end.
+
+    Raises `InputError` for a model that cannot be read, `ClusterError` when the endpoint does not
+    become ready.
+    """
+    stop = threading.Event()
+    previous = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with running(config, address) as server:
+            say(f"starting {', '.join(m.name or m.model for m in server.config.models)}")
+            if _wait_ready(server, say, stop):
+                say(f"ready: {server.url}/ (page), {server.url}/docs (API)")
+                stop.wait()
+            say("ending: what is waited for is finished first")
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _wait_ready(server: Server, say: Callable[[str], None], stop: threading.Event) -> bool:
+    """Whether it became ready before it was told to end."""
+    began, told = time.monotonic(), ""
+    while not stop.is_set():
+        is_ready, why = server.ready()
+        if is_ready:
+            return True
+        if why != told:
+            told = why
+            say(f"not ready yet: {why}")
+        if time.monotonic() - began > _START_S:
+            raise ClusterError(f"the endpoint is not ready after {_START_S:g} s: {why}")
+        stop.wait(0.5)
+    return False
