@@ -1,0 +1,1 @@
+"""Evaluation: what motions, a dataset or a model are worth, in numbers whose sources are named."""
