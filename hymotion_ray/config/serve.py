@@ -133,6 +133,10 @@ class RequestLimits:
     """Seconds that a request waits for its result before it is answered 202."""
     max_body_bytes: int = 1 << 20
     """Bytes of a request's body; batches have their own limit."""
+    max_batch_bytes: int = 64 << 20
+    """Bytes of a batch's file."""
+    max_batch_lines: int = 50_000
+    """Lines of a batch's file."""
     max_text_chars: int = 2000
     """Characters of a prompt."""
     max_seeds: int = 64
@@ -140,7 +144,9 @@ class RequestLimits:
 
     def __post_init__(self) -> None:
         require(0 < self.wait_s <= 3600, "limits.wait_s", self.wait_s, "0 to 3600 seconds")
-        for name in ("max_body_bytes", "max_text_chars", "max_seeds"):
+        for name in (
+            "max_body_bytes", "max_batch_bytes", "max_batch_lines", "max_text_chars", "max_seeds",
+        ):  # fmt: skip
             require(getattr(self, name) >= 1, f"limits.{name}", getattr(self, name), "at least 1")
 
 

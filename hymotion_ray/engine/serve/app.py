@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from hymotion_ray import __version__
 from hymotion_ray.config.fields import from_mapping, to_mapping
 from hymotion_ray.config.serve import ServeConfig
+from hymotion_ray.engine.serve.batch_routes import batches, make_runner
 from hymotion_ray.engine.serve.clients import RayEncoder, RayPool
 from hymotion_ray.engine.serve.deployments import encoder_deployment, sampler_deployment
 from hymotion_ray.engine.serve.framing import Framing
@@ -56,7 +57,9 @@ def make_app(office: Office) -> FastAPI:
         redoc_url=None,
     )
     app.state.office = office
+    office.batches = make_runner(office)
     app.include_router(motions)
+    app.include_router(batches)
     app.include_router(health)
 
     @app.get("/metrics", tags=["health"], response_class=Response)
@@ -70,7 +73,11 @@ def make_app(office: Office) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_middleware(
-        Framing, metrics=office.metrics, max_body_bytes=office.config.limits.max_body_bytes
+        Framing,
+        metrics=office.metrics,
+        max_body_bytes=office.config.limits.max_body_bytes,
+        max_batch_bytes=office.config.limits.max_batch_bytes,
+        names_answers=not office.on_ray,
     )
     return app
 

@@ -17,7 +17,9 @@ from hymotion_ray.engine.serve.log import HEADER, request_id, span, take_request
 from hymotion_ray.engine.serve.metrics import ANONYMOUS, Metrics
 
 logger = logging.getLogger("hymotion_ray.serve")
-_BATCHES = "/v1/batches"
+_BATCHES = ("/v1/batches", "/v1/files")
+_FORM_BYTES = 65_536
+"""Room for what a form adds to its file."""
 _QUIET = frozenset(["/livez", "/readyz", "/metrics"])
 
 
@@ -28,8 +30,19 @@ class _TooLargeError(Exception):
 class Framing:
     """The outermost layer of the app."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, max_body_bytes: int) -> None:
-        self._app, self._metrics, self._max_body_bytes = app, metrics, max_body_bytes
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        max_body_bytes: int,
+        max_batch_bytes: int,
+        *,
+        names_answers: bool,
+    ) -> None:
+        """names_answers: put the id into the answer; off where Ray Serve does so itself."""
+        self._app, self._metrics = app, metrics
+        self._max_body_bytes, self._max_batch_bytes = max_body_bytes, max_batch_bytes
+        self._names_answers = names_answers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -46,14 +59,16 @@ class Framing:
             nonlocal status, started
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                message.setdefault("headers", [])
-                message["headers"] = [*message["headers"], (HEADER.encode(), own_id.encode())]
+                if self._names_answers:
+                    pairs = message.get("headers", [])
+                    message["headers"] = [*pairs, (HEADER.lower().encode(), own_id.encode())]
             await send(message)
 
-        limit = None if scope["path"].startswith(_BATCHES) else self._max_body_bytes
+        is_batch = scope["path"].startswith(_BATCHES)
+        limit = self._max_batch_bytes + _FORM_BYTES if is_batch else self._max_body_bytes
         try:
             length = headers.get("content-length", "")
-            if limit is not None and length.isdecimal() and int(length) > limit:
+            if length.isdecimal() and int(length) > limit:
                 raise _TooLargeError
             with span(f"{scope['method']} {scope['path']}", {}, headers):
                 await self._app(scope, _limited(receive, limit), answer)
@@ -85,9 +100,7 @@ class Framing:
         )
 
 
-def _limited(receive: Receive, limit: int | None) -> Receive:
-    if limit is None:
-        return receive
+def _limited(receive: Receive, limit: int) -> Receive:
     size = 0
 
     async def take() -> Message:

@@ -124,6 +124,17 @@ class KeyRing:
             raise Refusal(403, "key_expired", f"the key ended on {found.expires.isoformat()}")
         return found.caller
 
+    def named(self, name: str) -> Caller | None:
+        """The caller of a name, for work that outlived its request; None: no longer allowed."""
+        if self.is_open:
+            return Caller(name=name)
+        today = datetime.datetime.now(datetime.UTC).date()
+        for entry in self._entries:
+            is_over = entry.expires is not None and today > entry.expires
+            if entry.caller.name == name and entry.enabled and not is_over:
+                return entry.caller
+        return None
+
 
 def new_key() -> tuple[str, str]:
     """A new key, shown once to its owner, and the `sha256` for the keys file."""

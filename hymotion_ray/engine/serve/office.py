@@ -17,6 +17,7 @@ from typing import Any
 from starlette.requests import Request
 
 from hymotion_ray.config.serve import ServeConfig
+from hymotion_ray.engine.serve.batches import BatchRunner
 from hymotion_ray.engine.serve.desk import Desk, Ticket
 from hymotion_ray.engine.serve.jobs import Job, JobStore
 from hymotion_ray.engine.serve.keeper import Keeper
@@ -59,6 +60,7 @@ class Office:
     ) -> None:
         """reach: for several HTTP processes; why_not: reasons that replicas do not start."""
         self.config, self.served = config, models
+        self.on_ray = to_ray
         self.metrics = Metrics(to_ray=to_ray)
         self.store: Store = open_store(config.jobs.folder or default_folder())
         self._keys: KeyRing = read_keys(config.http.keys_file)
@@ -71,6 +73,7 @@ class Office:
         self.keeper = Keeper(self.desk, config)
         self._guard = Guard(allowed_hosts=config.webhooks.allowed_hosts)
         self.outbox = self._make_outbox()
+        self.batches: BatchRunner | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
     def _make_outbox(self) -> Outbox | None:
@@ -90,6 +93,8 @@ class Office:
             self.keeper.run(),
             self._flush(),
         ]
+        if self.batches is not None:
+            loops.append(self.batches.run())
         if self.outbox is not None:
             await self.outbox.load()
             loops.append(self.outbox.run())
@@ -150,6 +155,19 @@ class Office:
         caller_name.set(caller.name)
         request.state.key = caller.name
         return caller
+
+    def caller_named(self, name: str) -> Caller:
+        """The caller of work that outlived its request; `Refusal` 403 when the key is gone."""
+        caller = self._keys.named(name)
+        if caller is None:
+            raise Refusal(403, "key_gone", f"the key {name!r} is no longer allowed on this server")
+        return caller
+
+    def admit_batch(self, caller: Caller) -> None:
+        """`Refusal` when a caller may not begin a batch now; its lines are admitted one by one."""
+        if self.desk.draining:
+            raise Refusal(503, "draining", "this process is about to end; try again", 1.0)
+        self._pace.admit(caller, time.monotonic())
 
     def make_job(
         self,

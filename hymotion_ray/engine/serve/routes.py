@@ -52,6 +52,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
         409: "the id stands for another request, or the job is in another state",
         410: "the result has expired",
         413: "too long, too many, or too large",
+        415: "another media type than those above",
         422: "unknown fields or values that are not allowed",
         429: "the queue or a limit is full; see Retry-After",
         503: "not ready; see Retry-After",
