@@ -235,18 +235,30 @@ class Batcher:
             first = self._queue.pop()
             if first is None:
                 break
-            run = self._open(first, self.sampler)
             num_live += 1
+            run = self._with_room_for(first)
+            if run is not None:
+                run.items.append(first)
+                joiners.append((run, [first]))
+                continue
+            run = self._open(first, self.sampler)
             run.items += self._mates(run, self._max_live - num_live)
             num_live += len(run.items) - 1
             joiners.append((run, list(run.items)))
         return joiners
 
+    def _with_room_for(self, item: Item) -> _Run | None:
+        for run in self._runs:
+            is_open = not run.alone and len(run.items) < run.cells.kind.cell.rows
+            if is_open and self._may_join(run, item.kind):
+                return run
+        return None
+
     def _mates(self, run: _Run, most: int) -> list[Item]:
         """At most so many clips from the queue that may join a batch, in their order."""
         mates: list[Item] = []
-        taken = len(run.items) - len(run.cells.clips)  # the one it was opened for
-        while len(mates) < min(most, run.cells.room - taken):
+        room = run.cells.kind.cell.rows - len(run.items)
+        while len(mates) < min(most, room):
             item = self._queue.pop(partial(self._may_join, run))
             if item is None:
                 break
