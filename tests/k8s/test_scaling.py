@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 
 import pytest
-from k8s_autoscaler import decide, demand, replicas
+from k8s_autoscaler import decide, replicas
 from k8s_objects import ENTRIES, build, lint, one, ray_cluster
 from ray.core.generated.autoscaler_pb2 import ResourceRequest
+from ray_autoscaler import demand
 
 SERVICES = [entry for entry in ENTRIES if entry.endswith("/service")]
 A100 = {"ray.io/accelerator-type": "A100"}
