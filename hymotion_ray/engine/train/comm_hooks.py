@@ -1,9 +1,11 @@
 """What DistributedDataParallel sends instead of float32 gradients. Knows messages, no networks."""
 
-from __future__ import annotations
+# Annotations stay real types here: torch looks at those of a hook.
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,7 +42,19 @@ def add_hook(module: DistributedDataParallel, config: ParallelConfig) -> None:
             matrix_approximation_rank=config.powersgd_rank,
             start_powerSGD_iter=config.powersgd_start,
         )
-        module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        hook = _in_turn if dist.get_backend() == "gloo" else powerSGD_hook.powerSGD_hook
+        module.register_comm_hook(state, hook)
+
+
+def _in_turn(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
+    """PowerSGD of one bucket after the other.
+
+    Its later messages start from callbacks, which gloo runs in threads of their own: those of two
+    buckets could leave in one order here and in another on the next rank (seen).
+    """
+    future = powerSGD_hook.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
 
 
 def reduced_dtype(config: ParallelConfig) -> torch.dtype | None:

@@ -59,7 +59,7 @@ class _Watch:
         text = f"{type(error).__name__}: {error}"[:_LONGEST]
         try:
             if _is_collective(error):
-                self.store.set(f"{_NOTICED}/{self.rank}", b"1")
+                self.store.set(f"{_NOTICED}/{self.rank}", "1")
                 first = self._wait_for_word()
             else:
                 mine = f"{self._name()} failed first, with {text}"

@@ -51,9 +51,9 @@ def shard(
     # The root holds the few weights outside of blocks; it is needed again at once in the backward.
     fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
     if not reshard:
-        for part in _sharded(module):
+        for sharded in _sharded(module):
             # A block's backward comes in two halves: let go after both, in `let_go`.
-            part.set_reshard_after_backward(False, recurse=False)
+            sharded.set_reshard_after_backward(False, recurse=False)
     return module
 
 

@@ -22,6 +22,7 @@ from hymotion_ray.engine.train.full_state import gather
 from hymotion_ray.engine.train.lora import num_trained
 from hymotion_ray.engine.train.parallel import Parallel, parallelise
 from hymotion_ray.engine.train.rank_failure import naming_the_rank
+from hymotion_ray.engine.train.tune import tune
 from hymotion_ray.errors import CheckpointError, ConfigError
 from hymotion_ray.model.mmdit import MotionMMDiT
 
@@ -39,7 +40,7 @@ NETWORK = NetworkConfig(
 CPU = torch.device("cpu")
 NUM_ROWS, NUM_FRAMES, NUM_TOKENS = 4, 20, 5
 NUM_STEPS = 3
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 Run = tuple[Parallel, list[float]]
 
 
@@ -160,7 +161,7 @@ def accumulation(strategy: Any) -> dict[str, Any]:
     return {"gradient": gradients(parallel), "sent": sent}
 
 
-def fit(config: ParallelConfig, num_steps: int = 40) -> list[float]:
+def fit(config: ParallelConfig, num_steps: int = 24) -> list[float]:
     """Losses of a network that learns one batch by heart."""
     parallel = start(config)
     losses = []
@@ -289,6 +290,15 @@ CHECKS: dict[str, Callable[[], Any]] = {
         error_of(lambda: start(ParallelConfig(comm_hook="bf16", strategy="zero3"))),
     ],
     "another network": another_network,
+    "tune": lambda: tune(
+        make_network,
+        lambda rows: tuple(part[:rows] for part in make_batch(0)[0]),
+        ParallelConfig(powersgd_start=2, powersgd_rank=2),
+        CPU,
+        rows=(1, 2),
+        buckets_mb=(1, 25),
+        num_steps=1,
+    ),
 }
 
 
@@ -304,7 +314,7 @@ def work(rank: int, num_ranks: int, port: int, folder: str, names: tuple[str, ..
         timeout=datetime.timedelta(seconds=TIMEOUT_S),
     )
     results = {name: CHECKS[name]() for name in names or tuple(CHECKS)}
-    torch.save(results, Path(folder) / f"rank-{rank}.pt")
+    torch.save(results, Path(folder) / f"rank-{rank}.pt")  # read by this test run alone
     dist.barrier()
     lost_rank(Path(folder), rank)
     os._exit(0)  # the group is broken by now: no tidy end

@@ -13,6 +13,8 @@ from hymotion_ray.config.parallel import ParallelConfig
 
 from . import rank_checks
 
+# One start of processes for all tests: the first one waits for them, long on a busy machine.
+pytestmark = pytest.mark.timeout(900)
 NUM_RANKS = 2
 Results = dict[str, Any]
 
@@ -28,7 +30,9 @@ def run_ranks(folder: Path, num_ranks: int, *names: str) -> list[Results]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     mp.spawn(rank_checks.work, (num_ranks, port, str(folder), names), num_ranks)
-    parts = [torch.load(folder / f"rank-{rank}.pt") for rank in range(num_ranks)]
+    parts = [
+        torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in range(num_ranks)
+    ]
     for rank, part in enumerate(parts):
         part["lost"] = (folder / f"lost-{rank}").read_text()
     return parts
@@ -156,6 +160,21 @@ def test_state_loads_under_another_strategy_and_rank_count(ranks: list[Results])
     alone.load_optimizer_state(found["saved"][1])
     rank_checks.step(alone, rank_checks.NUM_STEPS)
     assert off(alone.full_state(), found["unbroken"]) < 1e-4
+
+
+def test_tuning_measures_hooks_buckets_and_rows_alike_on_all_ranks(ranks: list[Results]) -> None:
+    found = ranks[0]["tune"]
+    assert found == ranks[1]["tune"]
+    assert found.is_counted
+    assert [(t.comm_hook, t.bucket_mb, t.rows) for t in found.trials] == [
+        (hook, bucket, rows)
+        for hook in ("none", "fp16", "powersgd")
+        for bucket in (1, 25)
+        for rows in (1, 2)
+    ]
+    assert found.pick.comm_hook != "powersgd"
+    sent = {t.comm_hook: t.sent_bytes for t in found.trials}
+    assert sent["powersgd"] < 0.2 * sent["fp16"] < 0.11 * sent["none"]
 
 
 def test_bf16_on_gloo_is_refused_with_advice(ranks: list[Results]) -> None:
