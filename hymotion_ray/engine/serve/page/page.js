@@ -241,13 +241,13 @@
     const parts = [words[job.state] ?? job.state];
     if (job.state === 'queued' && job.paused) parts[0] = 'Paused';
     if (job.state === 'running' && job.progress > 0) parts.push(`${Math.round(100 * job.progress)} %`);
-    if (job.state === 'running' && job.progress > 0.1 && job.started_at) parts.push(timeLeft(job));
+    if (!ENDED.includes(job.state) && job.eta_s > 1) parts.push(`about ${Math.ceil(job.eta_s)} s left`);
     if (job.state === 'failed') parts.push(errorText(job));
     if (job.state === 'succeeded') {
       if (job.num_frames) parts.push(`${(job.num_frames / FPS).toFixed(1)} s`);
       if (job.seeds) parts.push(`${job.seeds.length} ${job.seeds.length === 1 ? 'take' : 'takes'}`);
       if (job.model) parts.push(job.model);
-      if (job.started_at && job.ended_at) parts.push(`made in ${(job.ended_at - job.started_at).toFixed(1)} s`);
+      if (job.started && job.ended) parts.push(`made in ${(job.ended - job.started).toFixed(1)} s`);
       const lost = (job.clips ?? []).filter((clip) => clip.state === 'failed').length;
       if (lost) parts.push(`${lost} failed`);
       for (const warning of job.warnings ?? []) parts.push(WARNINGS[warning] ?? warning);
@@ -255,14 +255,6 @@
     }
     $('job-state').textContent = parts.filter(Boolean).join(' · ');
     $('job-state').classList.toggle('bad', job.state === 'failed');
-  }
-
-  function timeLeft(job) {
-    shown.began ??= { at: performance.now(), progress: job.progress };
-    const gained = job.progress - shown.began.progress;
-    if (gained < 0.05) return '';
-    const left = ((performance.now() - shown.began.at) / gained) * (1 - job.progress) / 1000;
-    return left > 1 ? `about ${Math.ceil(left)} s left` : '';
   }
 
   const errorText = (job) => job.error?.message ?? (job.clips ?? []).find((clip) => clip.error)?.error.message ?? '';
