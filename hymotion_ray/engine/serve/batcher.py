@@ -236,10 +236,10 @@ class Batcher:
             if first is None:
                 break
             num_live += 1
-            run = self._with_room_for(first)
-            if run is not None:
-                run.items.append(first)
-                joiners.append((run, [first]))
+            found = self._with_room_for(first)
+            if found is not None:
+                found.items.append(first)
+                joiners.append((found, [first]))
                 continue
             run = self._open(first, self.sampler)
             run.items += self._mates(run, self._max_live - num_live)

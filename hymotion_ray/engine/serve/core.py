@@ -282,7 +282,8 @@ class SamplerCore:
             ticket, item, outcome = entry
             try:
                 clip = self._clip(ticket.work, item, outcome)
-            except Exception as error:  # noqa: BLE001 - one clip's, whatever it is
+            except Exception as error:
+                logger.exception("clip of %s cannot be finished", ticket.work.id)
                 code = "export_failed" if isinstance(error, HyMotionError) else "internal"
                 clip = ClipDone(seed=item.clip.seed, npz=None, code=code, error=f"{error}"[:300])
             ticket.on_clip(clip)
@@ -313,9 +314,7 @@ class SamplerCore:
             "licence": self.model.config.licence,
         }
         quality = measure(motion)
-        info["quality"] = {
-            name: round(float(getattr(quality, name)), 5)
-            for name in ("skate", "float", "jitter", "facing")
-        }
+        numbers = {n: getattr(quality, n) for n in ("skate", "float", "jitter", "facing")}
+        info["quality"] = {n: None if v is None else round(float(v), 5) for n, v in numbers.items()}
         npz = encode_motion(dataclasses.replace(motion, meta=meta), "npz")
         return ClipDone(seed=seed, npz=npz, info=info, load=self.load())

@@ -54,9 +54,14 @@ class Framing:
         token = request_id.set(own_id)
         scope.setdefault("state", {})["request_id"] = own_id
         began, status, started = time.monotonic(), 500, False
+        is_batch = scope["path"].startswith(_BATCHES)
+        limit = self._max_batch_bytes + _FORM_BYTES if is_batch else self._max_body_bytes
+        body = _Body(receive, limit)
 
         async def answer(message: Message) -> None:
             nonlocal status, started
+            if body.is_over and not started:
+                raise _TooLargeError  # the framework made a 400 of it
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
                 if self._names_answers:
@@ -64,15 +69,14 @@ class Framing:
                     message["headers"] = [*pairs, (HEADER.lower().encode(), own_id.encode())]
             await send(message)
 
-        is_batch = scope["path"].startswith(_BATCHES)
-        limit = self._max_batch_bytes + _FORM_BYTES if is_batch else self._max_body_bytes
         try:
             length = headers.get("content-length", "")
             if length.isdecimal() and int(length) > limit:
                 raise _TooLargeError
             with span(f"{scope['method']} {scope['path']}", {}, headers):
-                await self._app(scope, _limited(receive, limit), answer)
+                await self._app(scope, body.receive, answer)
         except _TooLargeError:
+            body.is_over = False
             if not started:
                 await _send(answer, 413, "body_too_large", f"allowed: {limit} bytes", own_id)
         except Exception:
@@ -100,19 +104,22 @@ class Framing:
         )
 
 
-def _limited(receive: Receive, limit: int) -> Receive:
-    size = 0
+class _Body:
+    """The request's body, up to a limit."""
 
-    async def take() -> Message:
-        nonlocal size
-        message = await receive()
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit, self._size = receive, limit, 0
+        self.is_over = False
+
+    async def receive(self) -> Message:
+        """The next message; `_TooLargeError` once there is too much."""
+        message = await self._receive()
         if message["type"] == "http.request":
-            size += len(message.get("body", b""))
-            if size > limit:
+            self._size += len(message.get("body", b""))
+            if self._size > self._limit:
+                self.is_over = True
                 raise _TooLargeError
         return message
-
-    return take
 
 
 async def _send(send: Any, status: int, code: str, message: str, own_id: str) -> None:

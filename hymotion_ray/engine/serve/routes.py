@@ -139,6 +139,9 @@ async def _ask(
         if ticket is not None and not is_async:
             await _wait(ticket, wait_s)
         return _answer(ticket.job if ticket else known, response)
+    if named and (twin := desk.find_here(job.key, job.id)) is not None:
+        # The same request came while the store was asked: it is the same job.
+        return await _ask(body, twin.job.id, request, response, office, caller, prefer)
     office.admit(job, caller, waits=not is_async)
     job.request_id = request.state.request_id
     if is_async:

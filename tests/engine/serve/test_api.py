@@ -284,28 +284,30 @@ def test_pause_and_resume(endpoint, slow_pool):
 
 
 def test_a_full_queue_answers_429_and_keeps_its_word(endpoint, slow_pool):
+    """Six clients, a queue for two: who comes back when told is taken, and was told the truth."""
+
+    async def ask(client, seed: int) -> tuple[float, float]:
+        """Seconds that the first refusal named, and that it took; zeros where there was none."""
+        body = ASK | {"num_steps": 8, "seeds": [seed]}
+        told, began = 0.0, 0.0
+        while (answer := await client.post("/v1/motions", json=body)).status_code == 429:
+            assert answer.json()["error"]["code"] == "queue_full"
+            wait = float(answer.headers["retry-after"])
+            if not told:
+                told, began = wait, time.time()
+            await asyncio.sleep(wait)
+        assert answer.status_code == 200
+        return told, (answer.json()["created"] - began) if told else 0.0
+
     async def check() -> None:
         queue = QueueConfig(max_wait_s=1.0)
         async with endpoint(models=slow(slow_pool), queue=queue) as (client, _, _):
-            body = ASK | {"num_steps": 8}
-            asks = [
-                asyncio.create_task(client.post("/v1/motions", json=body | {"seeds": [n]}))
-                for n in range(5)
-            ]
-            await asyncio.sleep(0.3)
-            refused = await client.post("/v1/motions", json=body | {"seeds": [99]})
-            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
-            wait = int(refused.headers["retry-after"])
-            began = time.monotonic()
-            while True:
-                await asyncio.sleep(0.2)
-                answer = await client.post("/v1/motions", json=body | {"seeds": [99]})
-                if answer.status_code == 200:
-                    break
-            truth = time.monotonic() - began - 0.8
-            assert wait / 2 - 1 <= truth <= 2 * wait + 1
-            statuses = [(await ask).status_code for ask in asks]
-            assert set(statuses) <= {200, 429}
+            pairs = await asyncio.gather(*(ask(client, seed) for seed in range(6)))
+            refused = [pair for pair in pairs if pair[0]]
+            assert len(refused) >= 3
+            for told, truth in refused:
+                assert told / 2 <= truth + 0.5, pairs
+                assert truth <= 2 * told + 0.5, pairs
 
     run(check())
 
@@ -329,7 +331,7 @@ def test_a_second_pool_takes_over_when_the_first_dies(endpoint):
             answers = [await ask for ask in asks]
             assert {a.status_code for a in answers} == {200}
             assert {a.json()["state"] for a in answers} == {"succeeded"}
-            assert not office.by_name["random"].router.pools["fast"].usable(time.monotonic())
+            assert office.by_name["random"].router.pools["fast"].failures > 0
 
     run(check())
 
