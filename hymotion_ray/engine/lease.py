@@ -59,9 +59,20 @@ class LeaseCheck:
 class Lease:
     """The hold of one driver on a folder. Use as a context manager."""
 
-    def __init__(self, store: Store, say: Callable[[str], None], beat_s: float = BEAT_S) -> None:
-        """Nothing is touched before the `with`, which raises `OutputError` for a folder in use."""
+    def __init__(
+        self,
+        store: Store,
+        say: Callable[[str], None],
+        beat_s: float = BEAT_S,
+        *,
+        keeps_scratch: bool = False,
+    ) -> None:
+        """Nothing is touched before the `with`, which raises `OutputError` for a folder in use.
+
+        keeps_scratch: leave what else lies in `.work` to the job, which goes on from it.
+        """
         self._store, self._say, self._beat_s = store, say, beat_s
+        self._keeps_scratch = keeps_scratch
         self._mine: dict[str, Any] = {
             "token": secrets.token_hex(16),
             "host": socket.gethostname(),
@@ -108,10 +119,14 @@ class Lease:
             return
         filesystem = self._store.filesystem
         with contextlib.suppress(OSError):
-            filesystem.delete_dir(self._store.path(WORK_FOLDER))
-        if self._is_local:  # a folder in which nothing was written goes too
-            with contextlib.suppress(OSError):
-                os.rmdir(self._store.path())
+            if self._keeps_scratch:
+                filesystem.delete_file(self._store.path(_FILE))
+            else:
+                filesystem.delete_dir(self._store.path(WORK_FOLDER))
+        if self._is_local:  # folders in which nothing was written go too
+            for name in (WORK_FOLDER, ""):
+                with contextlib.suppress(OSError):
+                    os.rmdir(self._store.path(name))
 
     @property
     def _is_local(self) -> bool:

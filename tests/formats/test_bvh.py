@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from sample_motions import WITHIN_MM, crooked_skeleton, stand, tumble
 
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.motions.bvh import read_bvh, write_bvh
-from hymotion_ray.formats.motions.bvh_text import parse_bvh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import JOINT_NAMES
 
@@ -117,17 +114,17 @@ GOOD = write_bvh(stand(2)).decode()
         ("hello", "HIERARCHY"),
         (GOOD.replace("HIERARCHY", "HIER"), "HIERARCHY"),
         (GOOD.replace("L_Hip", "LeftUpLeg"), "not a BVH of our skeleton"),
-        (GOOD.replace("JOINT R_Hip", "ROOT R_Hip"), "one ROOT"),
-        (GOOD.replace("Zrotation Yrotation Xrotation", "Zrotation Yrotation Wrotation", 1), "Wrot"),
+        (GOOD.replace("JOINT R_Hip", "ROOT R_Hip"), "second ROOT"),
+        (GOOD.replace("Zrotation Yrotation Xrotation", "Zrotation Yrotation Wrotation", 1), "wrot"),
         (GOOD.replace("Zrotation Yrotation Xrotation", "Zrotation Zrotation Xrotation", 1), "once"),
         (GOOD.replace("CHANNELS 6", "CHANNELS 99"), "99"),
-        (GOOD.replace("OFFSET 0.000000", "OFFSET zero", 1), "three numbers"),
+        (GOOD.replace("OFFSET 0.000000", "OFFSET zero", 1), "is not numbers"),
         (GOOD.replace("}\nMOTION", "MOTION"), "braces"),
-        (GOOD.replace("MOTION", "} MOTION"), "out of place"),
+        (GOOD.replace("MOTION", "} }\nMOTION"), "out of place"),
         (GOOD.replace("Frame Time:", "Time"), "Frame Time"),
-        (GOOD.replace("Frame Time: 0.0333", "Frame Time: -0.0333"), "frame time"),
+        (GOOD.replace("Frame Time: 0.0333", "Frame Time: -0.0333"), "Frame Time is -0.0333"),
         (GOOD.partition("Frame Time")[0] + "Frame Time: 0.1\n", "no frames"),
-        (GOOD + "1 2 3\n", "frame 3 has 3 numbers"),
+        (GOOD + "1 2 3\n", "frame 3 has not 69 numbers"),
         (GOOD.replace("\n0.000000", "\nnan", 1), "NaN"),
         (GOOD.replace("\n0.000000", "\nx", 1), "not a number"),
     ],
@@ -154,35 +151,3 @@ def test_random_damage_never_does_more_than_refuse():
             read_bvh(" ".join(broken).encode())
         except InputError:
             continue
-
-
-# --- other people's files -------------------------------------------------------------------------
-
-
-def test_third_party_files_give_bvhios_joints(shared: Path):
-    """The syntax reader is the ground for ingest: any channel order, six channels, no End Site."""
-    bvhio = pytest.importorskip("bvhio")
-    small = [
-        p for p in sorted((shared / "motions" / "bvh").glob("*.bvh")) if p.stat().st_size < 3e5
-    ]
-    assert small
-    for path in small:
-        clip = parse_bvh(path.read_bytes(), path.name)
-        root = bvhio.readAsHierarchy(str(path))
-        for frame in {0, len(clip.rotations) - 1}:
-            root.loadPose(frame)
-            theirs = {node.Name: np.array(node.PositionWorld) for node, _, _ in root.layout()}
-            size = np.abs(np.stack(list(theirs.values()))).max()
-            for name, place in zip(clip.names, world_places(clip, frame), strict=True):
-                assert np.abs(place - theirs[name]).max() < 1e-4 * size, (path.name, name)
-
-
-def world_places(clip, frame: int) -> np.ndarray:
-    places, turns = np.zeros((len(clip.names), 3)), np.zeros((len(clip.names), 3, 3))
-    for joint, parent in enumerate(clip.parents):
-        turn, place = clip.rotations[frame, joint], clip.positions[frame, joint]
-        if parent >= 0:
-            place = places[parent] + turns[parent] @ place
-            turn = turns[parent] @ turn
-        places[joint], turns[joint] = place, turn
-    return places

@@ -26,9 +26,12 @@ from folder_reader import FolderReader, made_clip
 from hymotion_ray.cli_ingest import ingest
 from hymotion_ray.config.ingest import IngestConfig, ShardConfig, WorkConfig
 from hymotion_ray.engine.dataset import job as job_module
+from hymotion_ray.engine.dataset.catalogue import Catalogue
 from hymotion_ray.engine.dataset.job import run_ingest
 from hymotion_ray.engine.dataset.report import IngestReport
+from hymotion_ray.engine.lease import Lease
 from hymotion_ray.errors import OutputError
+from hymotion_ray.formats.atomic import open_store
 from hymotion_ray.formats.shards import ShardClip, check_dataset, iter_shards, open_dataset
 from hymotion_ray.formats.sources import to_motion
 from hymotion_ray.motion.canonical import canonical_clip
@@ -290,6 +293,39 @@ def test_a_job_stopped_before_its_commit_goes_on_without_doing_anything_again(
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     assert files(tmp_path / "out" / "shards") == files(out / "shards")
     assert (tmp_path / "out" / "manifest.json").read_bytes() == (out / "manifest.json").read_bytes()
+
+
+def test_two_ingests_into_one_folder_are_one_too_many(first, tmp_path: Path) -> None:
+    source, out, _ = first
+    shutil.copytree(out, tmp_path / "out")
+    before = files(tmp_path / "out")
+    with (
+        Lease(open_store(tmp_path / "out"), lambda line: None, keeps_scratch=True),
+        pytest.raises(OutputError, match=rf"in use by process {os.getpid()}"),
+    ):
+        run(tmp_path / "out", source)
+    assert files(tmp_path / "out") == before
+
+
+def test_an_ingest_whose_folder_was_taken_over_commits_nothing(
+    ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = write(tmp_path / "moves", {"a.clip": "1"}), tmp_path / "out"
+
+    def lose(catalogue: Catalogue) -> int:
+        lease = out / ".work" / "lease.json"
+        lease.write_text(json.dumps(json.loads(lease.read_text()) | {"token": "another"}))
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalogue, "drop_duplicates", lose)
+        with pytest.raises(OutputError, match="another driver has taken it over"):
+            run(out, source)
+    assert not (out / "manifest.json").exists()
+    lease = out / ".work" / "lease.json"
+    lease.write_text(json.dumps(json.loads(lease.read_text()) | {"process": "1/0"}))  # it died
+    assert run(out, source).accepted == 1
+    assert not (out / ".work").exists()
 
 
 DRIVER = """

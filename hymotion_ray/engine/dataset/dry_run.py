@@ -10,7 +10,7 @@ from typing import Any
 from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.ingest import IngestConfig
 from hymotion_ray.engine.dataset.captions import read_captions
-from hymotion_ray.engine.dataset.folder import existing_settings, folder_settings, require_same
+from hymotion_ray.engine.dataset.folder import folder_settings, require_same
 from hymotion_ray.engine.dataset.listing import FileList
 from hymotion_ray.engine.dataset.manifest import read_manifest, table_batches
 from hymotion_ray.engine.dataset.reader import CollectionReader, Reader, expand, read_chunk_keys
@@ -31,9 +31,7 @@ def describe(
         reader = CollectionReader(
             captions.index if captions else None, read_chunk_keys(config.chunk_keys)
         )
-    earlier = existing_settings(store)
-    if earlier is not None:
-        require_same(store, earlier, folder_settings(config, reader, generic_skeleton()))
+    require_same(store, folder_settings(config, reader, generic_skeleton()))
     with (
         tempfile.TemporaryDirectory(prefix="hymotion-ray-") as scratch,
         FileList(Path(scratch) / "files.sqlite") as files,

@@ -11,6 +11,7 @@ from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.ingest import FPS, INGEST_SCHEMA_VERSION, IngestConfig
 from hymotion_ray.engine.dataset.reader import Reader
 from hymotion_ray.engine.identity import digest
+from hymotion_ray.engine.lease import WORK_FOLDER
 from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.atomic import Store
 from hymotion_ray.motion.skeleton import Skeleton
@@ -35,7 +36,8 @@ def existing_settings(store: Store) -> dict[str, Any] | None:
     Raises `OutputError` when it holds something else, or a form this release cannot extend.
     """
     if not store.exists(CONFIG_FILE):
-        found = store.list_files("", limit=1)
+        # A driver that was killed at once leaves its lease alone.
+        found = [n for n in store.list_files("", limit=8) if not n.startswith(f"{WORK_FOLDER}/")]
         if found:
             raise OutputError(
                 f"{store.url()} is not empty and holds no {CONFIG_FILE} of an ingest (found"
@@ -58,8 +60,11 @@ def existing_settings(store: Store) -> dict[str, Any] | None:
     return settings
 
 
-def require_same(store: Store, earlier: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Refuse a run whose settings are not the folder's, with both values shown."""
+def require_same(store: Store, settings: dict[str, Any]) -> None:
+    """Refuse a run whose settings are not those of a folder that exists, with both values shown."""
+    earlier = existing_settings(store)
+    if earlier is None:
+        return
     changed = []
     for name in sorted(set(earlier) | set(settings)):
         there, here = earlier.get(name), settings.get(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tempfile
 from collections import Counter
@@ -22,12 +21,7 @@ from hymotion_ray.engine.dataset.captions import read_captions
 from hymotion_ray.engine.dataset.catalogue import Catalogue, ShardPlan
 from hymotion_ray.engine.dataset.closing import write_report
 from hymotion_ray.engine.dataset.convert import ConvertStage
-from hymotion_ray.engine.dataset.folder import (
-    existing_settings,
-    folder_settings,
-    require_same,
-    save_config,
-)
+from hymotion_ray.engine.dataset.folder import folder_settings, require_same, save_config
 from hymotion_ray.engine.dataset.gate import GateStage
 from hymotion_ray.engine.dataset.listing import FileList, WorkChunk
 from hymotion_ray.engine.dataset.manifest import (
@@ -37,7 +31,12 @@ from hymotion_ray.engine.dataset.manifest import (
     read_manifest,
     table_batches,
 )
-from hymotion_ray.engine.dataset.part import WORK_FOLDER, done_chunks, read_index, read_samples
+from hymotion_ray.engine.dataset.part import (
+    delete_scratch,
+    done_chunks,
+    read_index,
+    read_samples,
+)
 from hymotion_ray.engine.dataset.pipeline import ChunkTask, clip_pipeline, shard_pipeline
 from hymotion_ray.engine.dataset.progress import IngestProgress
 from hymotion_ray.engine.dataset.read import ReadStage
@@ -50,6 +49,7 @@ from hymotion_ray.engine.dataset.shard import (
     written_shard,
 )
 from hymotion_ray.engine.identity import digest
+from hymotion_ray.engine.lease import Lease, LeaseCheck
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 
@@ -76,15 +76,15 @@ def run_ingest(
             captions.index if captions else None, read_chunk_keys(config.chunk_keys)
         )
     skeleton = generic_skeleton()
-    earlier = existing_settings(store)
     settings = folder_settings(config, reader, skeleton)
-    if earlier is not None:
-        require_same(store, earlier, settings)
+    require_same(store, settings)
     with (
+        Lease(store, say, keeps_scratch=True) as lease,
         tempfile.TemporaryDirectory(prefix="hymotion-ray-") as scratch,
         FileList(Path(scratch) / "files.sqlite") as files,
         Catalogue(Path(scratch) / "clips.sqlite") as catalogue,
     ):
+        require_same(store, settings)  # again, now that nobody else may change it
         manifest = read_manifest(store) or new_manifest(skeleton, config.splits)
         _load(store, manifest, files, catalogue)
         taken = []
@@ -95,14 +95,17 @@ def run_ingest(
         report = IngestReport(out=config.out, dataset=manifest["counts"])
         if captions:
             report.captions = captions.to_mapping()
-        job = Job(config, store, reader, skeleton, settings, files, catalogue, report, say, taken)
+        job = Job(
+            *(config, store, lease.check, reader, skeleton, settings),
+            *(files, catalogue, report, say, taken),
+        )
         report.dataset = job.run(manifest)["counts"]
         count_sources(files, catalogue, report)
-    if report.dataset["files"] and (report.files_read or _is_stale(store, report)):
-        if captions:
-            captions.write_rejects(store)
-        summary = json.dumps(report.to_mapping(), indent=1, ensure_ascii=False)
-        store.write_bytes(SUMMARY_FILE, summary.encode())
+        if report.dataset["files"] and (report.files_read or _is_stale(store, report)):
+            if captions:
+                captions.write_rejects(store)
+            summary = json.dumps(report.to_mapping(), indent=1, ensure_ascii=False)
+            store.write_bytes(SUMMARY_FILE, summary.encode())
     return report
 
 
@@ -112,6 +115,7 @@ class Job:
 
     config: IngestConfig
     store: Store
+    lease: LeaseCheck
     reader: Reader
     skeleton: Skeleton
     settings: dict[str, Any]
@@ -131,7 +135,7 @@ class Job:
         elif self.taken:
             manifest = self._commit(manifest, [], [])
         elif manifest["rounds"]:
-            _delete(self.store, WORK_FOLDER)  # of a run that was stopped after its last commit
+            delete_scratch(self.store)  # of a run that was stopped after its last commit
         if manifest["rounds"]:
             self.report.page = write_report(self.store, manifest, self.config)
         return manifest
@@ -206,6 +210,7 @@ class Job:
         self, manifest: Manifest, chunks: Sequence[WorkChunk], written: Sequence[WrittenShard]
     ) -> Manifest:
         """Make the round part of the dataset, and clear its scratch."""
+        self.lease.require()
         keys = [file.key for chunk in chunks for file in chunk.files]
         self.report.files_read += len(keys)
         keys, self.taken = sorted([*keys, *self.taken]), []
@@ -218,7 +223,7 @@ class Job:
         for name in written_names(self.store):
             if name not in known:  # of a run that was stopped, and whose sources changed since
                 self.store.remove(name)
-        _delete(self.store, WORK_FOLDER)
+        delete_scratch(self.store)
         return manifest
 
     def _samples(self, chunks: Sequence[WorkChunk]) -> pa.Table | None:
@@ -269,11 +274,6 @@ def _rows(dataset: ray.data.Dataset) -> Iterator[dict[str, Any]]:
     table: Any
     for table in dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
         yield from table.to_pylist()
-
-
-def _delete(store: Store, folder: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        store.filesystem.delete_dir(store.path(folder))
 
 
 def _root_cause(error: BaseException) -> str:

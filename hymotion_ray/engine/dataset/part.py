@@ -8,6 +8,7 @@ Arrow's own form: a third of Parquet's time to write and read, at the same size.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,12 +22,14 @@ from numpy.typing import NDArray
 from hymotion_ray.engine.dataset.items import FitPiece, Rejected, printable
 from hymotion_ray.engine.dataset.likeness import likeness
 from hymotion_ray.engine.dataset.moments import Moments
+from hymotion_ray.engine.lease import WORK_FOLDER
 from hymotion_ray.formats.atomic import Store
 from hymotion_ray.formats.shard_table import QUALITY_NAMES, ShardClip, to_table
+from hymotion_ray.formats.shards import FOLDER
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS, PELVIS
 
-WORK_FOLDER = ".work"
+SCRATCH_FOLDERS = (f"{WORK_FOLDER}/parts", f"{WORK_FOLDER}/{FOLDER}")
 _FLUSH_BYTES = 24e6
 _BATCH_ROWS = 8
 _SAMPLES = 3
@@ -180,6 +183,13 @@ def sample_row(reject: Rejected, motion: Motion) -> ShardClip:
 def part_folder(key: str) -> str:
     """A chunk's folder below the output folder."""
     return f"{WORK_FOLDER}/parts/{key}"
+
+
+def delete_scratch(store: Store) -> None:
+    """Remove the parts and notes of a round; the driver's lease beside them stays."""
+    for folder in SCRATCH_FOLDERS:
+        with contextlib.suppress(FileNotFoundError):
+            store.filesystem.delete_dir(store.path(folder))
 
 
 def done_chunks(store: Store) -> set[str]:

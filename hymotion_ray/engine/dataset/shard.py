@@ -18,7 +18,8 @@ import pyarrow as pa
 from hymotion_ray.config.ingest import ShardConfig
 from hymotion_ray.engine.dataset.catalogue import ShardPlan
 from hymotion_ray.engine.dataset.moments import Moments
-from hymotion_ray.engine.dataset.part import MOMENTS, WORK_FOLDER, read_data
+from hymotion_ray.engine.dataset.part import MOMENTS, read_data
+from hymotion_ray.engine.lease import WORK_FOLDER
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.shard_table import encode_shard
 from hymotion_ray.formats.shards import FOLDER, ShardInfo, shard_mapping

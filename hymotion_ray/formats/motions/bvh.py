@@ -2,7 +2,7 @@
 
 Knows how our joints lie in a BVH hierarchy and in its Euler channels: centimetres, root with six
 channels, `Zrotation Yrotation Xrotation`, End Sites. A BVH has no place for prompt or seed. Does
-not know other people's joint names; the syntax is read by `bvh_text`.
+not know other people's joint names; the syntax is read by `sources.bvh_text`.
 
 Shape letters: L frames, J joints.
 """
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hymotion_ray.errors import InputError, OutputError
-from hymotion_ray.formats.motions.bvh_text import BvhClip, parse_bvh
+from hymotion_ray.errors import InputError, OutputError, SourceError
 from hymotion_ray.formats.motions.euler import unwrapped_zyx
+from hymotion_ray.formats.sources.bvh_text import BvhText, parse_bvh
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.rotations import matrix_to_rot6d
 from hymotion_ray.motion.skeleton import (
@@ -59,7 +59,10 @@ def read_bvh(content: bytes, name: str = "bvh") -> Motion:
     The pelvis of the generic skeleton stands in for the rest position that BVH cannot tell, so that
     `joints` are right and `transl` counts from there. `InputError` for other skeletons.
     """
-    clip = parse_bvh(content, name)
+    try:
+        clip = parse_bvh(content)
+    except SourceError as error:
+        raise InputError(f"{name}: {error}") from error
     body = JOINT_NAMES[:NUM_BODY_JOINTS]
     missing = [joint for joint in body if joint not in clip.names]
     if missing:
@@ -133,7 +136,7 @@ def _rows(motion: Motion, order: list[int]) -> list[str]:
     return [row % tuple(values) for values in table.tolist()]
 
 
-def _rest(clip: BvhClip, name: str) -> NDArray[np.float32]:
+def _rest(clip: BvhText, name: str) -> NDArray[np.float32]:
     """(52,3) rest positions in metres from the OFFSETs; absent fingers are the generic hand's."""
     generic = generic_skeleton()
     rest = generic.rest.astype(np.float64).copy()

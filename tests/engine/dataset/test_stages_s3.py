@@ -12,10 +12,10 @@ from hymotion_ray.config.ingest import GateConfig, ShardConfig, SplitConfig, Wor
 from hymotion_ray.engine.dataset.catalogue import Catalogue
 from hymotion_ray.engine.dataset.convert import ConvertStage
 from hymotion_ray.engine.dataset.gate import GateStage
-from hymotion_ray.engine.dataset.job import _delete, _load
+from hymotion_ray.engine.dataset.job import _load
 from hymotion_ray.engine.dataset.listing import FileList
 from hymotion_ray.engine.dataset.manifest import commit_round, new_manifest, read_manifest
-from hymotion_ray.engine.dataset.part import WORK_FOLDER, PartWriter, done_chunks, read_index
+from hymotion_ray.engine.dataset.part import PartWriter, delete_scratch, done_chunks, read_index
 from hymotion_ray.engine.dataset.read import ReadStage
 from hymotion_ray.engine.dataset.shard import ShardStage, written_shard
 from hymotion_ray.formats.atomic import open_store
@@ -53,8 +53,8 @@ def test_a_round_on_an_object_store(bucket, sources, reader: FolderReader, tmp_p
         rows = [(key, *files.path_and_size(key)) for key in keys]
         manifest = new_manifest(skeleton, SplitConfig())
         manifest = commit_round(store, manifest, catalogue, rows, written, None)
-    _delete(store, WORK_FOLDER)
-    assert store.list_files(WORK_FOLDER) == []
+    delete_scratch(store)
+    assert store.list_files(".work") == []
     assert read_manifest(store) == manifest
     assert check_dataset(OUT) == []
     found = [c.clip_id for split in ("train", "val", "test") for c in iter_shards(OUT, split)]

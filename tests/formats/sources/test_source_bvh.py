@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hymotion_ray.errors import SourceError
-from hymotion_ray.formats.sources.bvh import parse_bvh
+from hymotion_ray.formats.sources.bvh import bvh_rig
 from hymotion_ray.formats.sources.rig import LEG_M, Rig
 
 WITHIN_MM = 1e-3
@@ -35,7 +35,7 @@ def test_pybvh_has_the_same_joints_at_every_frame(shared: Path) -> None:
     pybvh = pytest.importorskip("pybvh")
     refused = []
     for path in clip_files(shared):
-        rig = parse_bvh(path.read_bytes())
+        rig = bvh_rig(path.read_bytes())
         try:
             theirs = pybvh.read_bvh_file(path, world_up="+y")
         except ValueError:  # position channels on children
@@ -56,7 +56,7 @@ def test_bvhio_has_the_same_joints_in_small_files(shared: Path) -> None:
     for path in small:
         if path.name == ADDITIVE:
             continue
-        rig = parse_bvh(path.read_bytes())
+        rig = bvh_rig(path.read_bytes())
         unit = metres(rig)
         root = bvhio.readAsHierarchy(str(path))
         for frame in {0, len(rig.positions) // 2, len(rig.positions) - 1}:
@@ -69,7 +69,7 @@ def test_bvhio_has_the_same_joints_in_small_files(shared: Path) -> None:
 
 def test_zero_position_channels_count_from_the_offset(shared: Path) -> None:
     """MakeHuman writes zeros; bvhio takes them for positions and its body shrinks to a point."""
-    rig = parse_bvh((shared / "motions" / "bvh" / ADDITIVE).read_bytes())
+    rig = bvh_rig((shared / "motions" / "bvh" / ADDITIVE).read_bytes())
     clip = rig.to_clip("x", source="BVH")
     height = np.ptp(clip.positions[0, :, 1])
     assert 1.4 < height < 2.0
@@ -94,7 +94,7 @@ def test_unit_and_axis_are_seen_by_the_body(
     shared: Path, name: str, unit: tuple[float, float], up: str
 ) -> None:
     content = (shared / "motions" / "bvh" / f"{name}.bvh").read_bytes()
-    clip = parse_bvh(content).to_clip("x", source="BVH")
+    clip = bvh_rig(content).to_clip("x", source="BVH")
     assert unit[0] < float(clip.provenance["unit_m"]) < unit[1]
     assert clip.provenance["up_axis"] == up
     assert clip.provenance["leg_length"] == pytest.approx(LEG_M)
@@ -126,7 +126,7 @@ Frame Time: 0.0333333
 
 
 def test_a_small_chain_by_hand() -> None:
-    rig = parse_bvh(CHAIN.encode())
+    rig = bvh_rig(CHAIN.encode())
     assert rig.names == ("Hips", "Spine", "Spine_end")
     assert rig.parents == (-1, 0, 1)
     assert rig.fps == 30.0
@@ -149,12 +149,12 @@ def test_a_small_chain_by_hand() -> None:
     ],
 )  # fmt: skip
 def test_forms_in_use_read_alike(variant: str) -> None:
-    rig = parse_bvh(variant.encode("utf-8"))
-    np.testing.assert_allclose(rig.positions[:, :2], parse_bvh(CHAIN.encode()).positions[:, :2])
+    rig = bvh_rig(variant.encode("utf-8"))
+    np.testing.assert_allclose(rig.positions[:, :2], bvh_rig(CHAIN.encode()).positions[:, :2])
 
 
 def test_latin_1_names_and_names_with_spaces() -> None:
-    rig = parse_bvh(CHAIN.replace("JOINT Spine", "JOINT Rück grat").encode("latin-1"))
+    rig = bvh_rig(CHAIN.replace("JOINT Spine", "JOINT Rück grat").encode("latin-1"))
     assert rig.names[1] == "Rück grat"
 
 
@@ -164,19 +164,19 @@ def test_rotation_before_position_and_positions_on_children() -> None:
         "CHANNELS 6 Zrotation Xrotation Yrotation Zposition Yposition Xposition",
     ).replace("1 2 3 90 0 0", "90 0 0 3 2 1")
     np.testing.assert_allclose(
-        parse_bvh(swapped.encode()).positions[0], parse_bvh(CHAIN.encode()).positions[0]
+        bvh_rig(swapped.encode()).positions[0], bvh_rig(CHAIN.encode()).positions[0]
     )
     child = CHAIN.replace(
         "CHANNELS 3 Zrotation Xrotation Yrotation",
         "CHANNELS 6 Xposition Yposition Zposition Zrotation Xrotation Yrotation",
     ).replace("90 0 0 0 0 0\n", "90 0 0 0 7 0 0 0 0\n")
     child = child.replace("0 90 0 0 0 90\n", "0 90 0 0 7 0 0 0 90\n")
-    np.testing.assert_allclose(parse_bvh(child.encode()).positions[0, 1], [-6, 2, 3], atol=1e-12)
+    np.testing.assert_allclose(bvh_rig(child.encode()).positions[0, 1], [-6, 2, 3], atol=1e-12)
 
 
 @pytest.mark.parametrize("said", ["1", "3", "1000000000000", "many"])
 def test_rows_count_and_a_wrong_header_is_a_warning(said: str) -> None:
-    rig = parse_bvh(CHAIN.replace("Frames: 2", f"Frames: {said}").encode())
+    rig = bvh_rig(CHAIN.replace("Frames: 2", f"Frames: {said}").encode())
     assert len(rig.positions) == 2
     assert said in rig.warnings[0]
 
@@ -194,7 +194,7 @@ def test_rows_count_and_a_wrong_header_is_a_warning(said: str) -> None:
     ],
 )
 def test_frame_times_cut_off_in_text_mean_the_common_rate(step: str, fps: float) -> None:
-    rig = parse_bvh(CHAIN.replace("0.0333333", step).encode())
+    rig = bvh_rig(CHAIN.replace("0.0333333", step).encode())
     assert rig.fps == pytest.approx(fps, abs=1e-3)
 
 
@@ -221,21 +221,21 @@ def test_frame_times_cut_off_in_text_mean_the_common_rate(step: str, fps: float)
 def test_malformed_files_say_what_is_wrong(old: str, new: str, code: str) -> None:
     assert old in CHAIN
     with pytest.raises(SourceError) as error:
-        parse_bvh(CHAIN.replace(old, new, 1).encode())
+        bvh_rig(CHAIN.replace(old, new, 1).encode())
     assert error.value.code == code, str(error.value)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.96])
 def test_a_file_cut_off_anywhere_is_refused(share: float) -> None:
     with pytest.raises(SourceError) as error:
-        parse_bvh(CHAIN[: int(share * len(CHAIN))].encode())
+        bvh_rig(CHAIN[: int(share * len(CHAIN))].encode())
     assert error.value.code in ("truncated", "bad_syntax", "no_frames")
 
 
 def test_no_frames() -> None:
     head = CHAIN[: CHAIN.index("1 2 3")]
     with pytest.raises(SourceError) as error:
-        parse_bvh(head.encode())
+        bvh_rig(head.encode())
     assert error.value.code == "no_frames"
 
 
@@ -245,5 +245,5 @@ def test_joints_without_channels_cannot_fill_memory() -> None:
     text = f"HIERARCHY ROOT a {{ OFFSET 0 0 0 CHANNELS 1 Xrotation {joints} }}\nMOTION\n"
     text += "Frames: 9\nFrame Time: 0.1\n" + "0\n" * 100_000
     with pytest.raises(SourceError) as error:
-        parse_bvh(text.encode())
+        bvh_rig(text.encode())
     assert error.value.code == "too_large"
