@@ -2,7 +2,8 @@
 
 Writes, for Linux on x86-64 and the Python that runs it: requirements.lock (all but torch),
 requirements-cpu.lock and requirements-cuda.lock (torch's two builds and what only they need). The
-versions are those of constraints.txt; pip's own resolver finds the files, nothing is installed.
+versions are those of constraints.txt; pip's own resolver (25 or newer: older ones download all of
+torch for it) finds the files, nothing is installed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
     pinned = re.search(r"^torch==(.+)$", (REPO / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None, "constraints.txt pins torch"
     cpu = resolve(f"torch=={pinned[1]}+cpu")
-    cuda = resolve(f"torch=={pinned[1]}")
+    cuda = resolve(f"torch==={pinned[1]}")  # to the letter: `==` would take a +cpu build as well
     shared = {name for name in cpu if cuda.get(name) == cpu[name]}
     write("requirements.lock", [cpu[name] for name in shared])
     write("requirements-cpu.lock", [cpu[name] for name in set(cpu) - shared])
