@@ -130,6 +130,7 @@ class Desk:
                 served.router.admit(job.fingerprint, units)
             except Full as full:
                 raise Refusal(429, "queue_full", full.message, full.retry_after_s) from full
+            served.router.coming[job.id] = units
 
     def start(self, job: Job, *, durable: bool) -> Ticket:
         """Run a job that someone waits for."""
@@ -230,6 +231,7 @@ class Desk:
     async def _end(self, ticket: Ticket) -> None:
         job = ticket.job
         job.ended = time.time()
+        self.models[job.model].router.coming.pop(job.id, None)
         for clip in job.clips:
             if clip.state in ("queued", "running"):
                 clip.state = job.state

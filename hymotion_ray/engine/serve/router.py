@@ -110,11 +110,14 @@ class Router:
         self.max_wait_s = max_wait_s
         self._clock = clock
         self._promises: dict[str, _Promise] = {}
+        self.coming: dict[str, float] = {}
+        """Units of work that is taken on and not yet sent to a pool, by job id."""
 
     def admit(self, fingerprint: str, units: float) -> None:
         """Raise `Full` when a request of `units` could not end within `max_wait_s`.
 
-        fingerprint: what a client's second try has in common with its first.
+        fingerprint: what a client's second try has in common with its first. Who is admitted
+        stands in `coming` next.
         """
         now = self._clock()
         self._promises = {
@@ -127,6 +130,7 @@ class Router:
                 return  # cold: a replica starts when asked
             raise Full("no sampler is ready", 5.0)
         waiting = sum(p.backlog(now) for p in self.pools.values() if p.usable(now))
+        waiting += sum(self.coming.values())
         # An empty queue takes any request, however long it is by itself.
         over = (waiting + units) / speed - self.max_wait_s if waiting else 0.0
         # Others who were told to come back stand before those who were not.

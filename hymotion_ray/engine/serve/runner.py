@@ -128,6 +128,12 @@ class Runner:
         """
         served = self.models[job.model]
         try:
+            await self._run(job, served, budget_s)
+        finally:
+            served.router.coming.pop(job.id, None)
+
+    async def _run(self, job: Job, served: ServedPools, budget_s: float) -> None:
+        try:
             condition = await served.condition(job.text)
         except HyMotionError as error:
             self._fail_all(job, "encoding_failed", str(error))
@@ -176,6 +182,7 @@ class Runner:
     async def _stream(self, job: Job, work: Work, served: ServedPools, pool: PoolView) -> None:
         """Take what a pool sends until every seed has ended."""
         began, predicted = time.monotonic(), pool.finish_s(work.units, time.monotonic())
+        served.router.coming.pop(job.id, None)
         pool.sent[work.id] = work.units
         records = {clip.seed: clip for clip in job.clips}
         left = set(work.seeds)
