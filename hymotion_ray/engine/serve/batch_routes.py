@@ -191,6 +191,7 @@ def _runner(office: Office) -> BatchRunner:
                     "schema": {
                         "type": "object",
                         "required": ["file"],
+                        "additionalProperties": False,
                         "properties": {
                             "file": {"type": "string", "format": "binary"},
                             "purpose": {"type": "string", "enum": ["batch"]},

@@ -13,10 +13,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from hymotion_ray import __version__
 from hymotion_ray.engine.serve.batch_routes import batches, make_runner
 from hymotion_ray.engine.serve.framing import Framing
+from hymotion_ray.engine.serve.key_routes import own
 from hymotion_ray.engine.serve.keys import Refusal
 from hymotion_ray.engine.serve.metrics import CONTENT_TYPE
 from hymotion_ray.engine.serve.office import Office
@@ -44,6 +46,7 @@ def make_app(office: Office) -> FastAPI:
     office.batches = make_runner(office)
     app.include_router(motions)
     app.include_router(batches)
+    app.include_router(own)
     app.include_router(health)
 
     @app.get("/metrics", tags=["health"], response_class=Response)
@@ -121,5 +124,16 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    headers = error.headers or {}
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(_methods(request)))
     return _error(request, error.status_code, "http", str(error.detail), headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """What may be done to a path: one route knows its own methods only."""
+    path = request.scope["path"]
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    return {
+        method for route in routes if route.path_regex.match(path) for method in route.methods or ()
+    }

@@ -29,7 +29,7 @@ from hymotion_ray.engine.serve.runner import Facts, ReplicaLostError, ServedPool
 from hymotion_ray.engine.serve.schema import ModelView, MotionRequest, job_view
 from hymotion_ray.engine.serve.usage import Ledger, Pace, admit_clip_seconds
 from hymotion_ray.engine.serve.webhook_guard import ForbiddenTargetError, Guard
-from hymotion_ray.engine.serve.webhooks import Sender, read_secret
+from hymotion_ray.engine.serve.webhooks import Sender, Signer, read_secret
 from hymotion_ray.errors import HyMotionError
 from hymotion_ray.formats.atomic import Store, open_store
 
@@ -65,13 +65,14 @@ class Office:
         self.store: Store = open_store(config.jobs.folder or default_folder())
         self._keys: KeyRing = read_keys(config.http.keys_file)
         self._pace = Pace(share=1.0 / config.http.replicas)
-        self._ledger = Ledger(self.store)
+        self.ledger = Ledger(self.store)
         self._reach, self._why_not = reach, why_not
         self.by_name: dict[str, ServedPools] = {}
         jobs = JobStore(self.store)
         self.desk = Desk(config, self.by_name, jobs, on_end=self._ended)
         self.keeper = Keeper(self.desk, config)
         self._guard = Guard(allowed_hosts=config.webhooks.allowed_hosts)
+        self.signer: Signer | None = None
         self.outbox = self._make_outbox()
         self.batches: BatchRunner | None = None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -81,7 +82,8 @@ class Office:
         secret = os.environ.get(hooks.secret_env) if hooks.secret_env else None
         if not hooks.enabled or not secret:
             return None
-        return Outbox(self.store, Sender(read_secret(secret), self._guard), self.metrics)
+        self.signer = read_secret(secret)
+        return Outbox(self.store, Sender(self.signer, self._guard), self.metrics)
 
     # --- life ---
 
@@ -106,7 +108,7 @@ class Office:
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(HyMotionError):
-            await asyncio.to_thread(self._ledger.flush)
+            await asyncio.to_thread(self.ledger.flush)
 
     async def _listen(self) -> None:
         while True:
@@ -142,8 +144,8 @@ class Office:
         while True:
             await asyncio.sleep(_FLUSH_S)
             try:
-                await asyncio.to_thread(self._ledger.flush)
-                await asyncio.to_thread(self._ledger.refresh)
+                await asyncio.to_thread(self.ledger.flush)
+                await asyncio.to_thread(self.ledger.refresh)
             except HyMotionError as error:
                 logger.error("GPU-seconds cannot be kept: %s", error)
 
@@ -211,7 +213,7 @@ class Office:
         if waits and not any(pool.usable(now) for pool in served.router.pools.values()):
             reasons = self._unready_models() or ["no sampler answers"]
             raise Refusal(503, "not_ready", "; ".join(reasons), 2.0)
-        self._ledger.admit(caller)
+        self.ledger.admit(caller)
         waiting = self.desk.waiting_seconds(caller.name)
         admit_clip_seconds(caller, job.clip_seconds, waiting, None)
         self.desk.admit(job, waits=waits)
@@ -287,7 +289,7 @@ class Office:
         metrics.count("clip_seconds", tags, len(done) * job.num_frames / 30)
         seconds = sum(float(clip.info.get("device_seconds", 0.0)) for clip in job.clips)
         metrics.count("gpu_seconds", tags, seconds)
-        self._ledger.add(job.key, seconds)
+        self.ledger.add(job.key, seconds)
         if job.state == "canceled":
             metrics.count("cancelled_clips", tags, len(job.clips) - len(done))
         metrics.observe("job_seconds", (job.ended or job.created) - job.created, {"pool": job.pool})

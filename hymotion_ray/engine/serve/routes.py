@@ -74,6 +74,14 @@ def caller_of(request: Request) -> Caller:
     return office_of(request).identify(request)
 
 
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string", "description": "the job's state"},
+        "data": {"type": "string", "description": "the job, as JSON"},
+    },
+}
 OfficeArg = Annotated[Office, Depends(office_of)]
 CallerArg = Annotated[Caller, Depends(caller_of)]
 motions = APIRouter(prefix="/v1", tags=["motions"])
@@ -260,7 +268,7 @@ async def _change(job_id: str, office: Office, caller: Caller, verb: str) -> Job
 @motions.get(
     "/motions/{job_id}/events",
     responses={
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"content": {"text/event-stream": {"schema": _EVENT}}},
         **errors(401, 403, 404, 422),
     },
     response_class=StreamingResponse,

@@ -5,12 +5,21 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
 
 from hymotion_ray.engine.serve.jobs import ID_PATTERN, ClipRecord, Job
 
 MAX_SEED = 2**63 - 1
-Seed = Annotated[StrictInt, Field(ge=0, le=MAX_SEED)]
+
+
+def _whole(value: object) -> object:
+    """JSON has one kind of number: 5.0 is the whole number 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Seed = Annotated[Whole, Field(ge=0, le=MAX_SEED)]
 Format = Literal["npz", "glb", "bvh", "json", "html", "viewer"]
 JobState = Literal["queued", "running", "succeeded", "failed", "canceled", "expired"]
 
@@ -22,19 +31,19 @@ class MotionRequest(BaseModel):
 
     text: StrictStr = Field(min_length=1, examples=["a person walks forward and waves"])
     """The prompt, in English."""
-    duration: StrictFloat | StrictInt | None = Field(default=None, gt=0, examples=[3.0])
+    duration: Annotated[Number, Field(gt=0)] | None = Field(default=None, examples=[3.0])
     """Seconds; 5 unless given. Less than the model makes is lengthened, with a warning."""
-    num_frames: StrictInt | None = Field(default=None, gt=0)
+    num_frames: Annotated[Whole, Field(gt=0)] | None = None
     """Frames at 30 a second, instead of `duration`."""
     seeds: list[Seed] | None = Field(default=None, min_length=1)
     """One clip a seed; equal requests with equal seeds give equal motion."""
-    num_seeds: StrictInt | None = Field(default=None, ge=1)
+    num_seeds: Annotated[Whole, Field(ge=1)] | None = None
     """Clips of the seeds 0, 1, ..., instead of `seeds`."""
     model: StrictStr | None = None
     """One of `/v1/models`; the first of them unless given."""
-    guidance_scale: StrictFloat | StrictInt | None = Field(default=None, ge=0, le=100)
+    guidance_scale: Annotated[Number, Field(ge=0, le=100)] | None = None
     """Classifier-free guidance; the model's own unless given."""
-    num_steps: StrictInt | None = Field(default=None, ge=1, le=1000)
+    num_steps: Annotated[Whole, Field(ge=1, le=1000)] | None = None
     """Solver steps; the model's own unless given."""
     format: Format | None = None
     """What `/result` gives when its request names no format."""

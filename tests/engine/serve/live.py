@@ -14,7 +14,7 @@ import uvicorn
 from local_pools import LocalPool, make_pools
 
 from hymotion_ray.config.serve import ServeConfig
-from hymotion_ray.engine.serve.app import make_app
+from hymotion_ray.engine.serve.http_app import make_app
 from hymotion_ray.engine.serve.office import Office
 from hymotion_ray.engine.serve.runner import ServedPools
 
