@@ -40,19 +40,20 @@ def saved_bytes(call: Callable[[], Any], network: nn.Module) -> int:
 
     Each piece of memory counts once; the network's own weights do not count.
     """
-    own = {p.untyped_storage().data_ptr() for p in map(local, network.parameters())}
-    kept: dict[int, int] = {}
+    # By storage objects, not addresses: tensors without content have none.
+    own = {p.untyped_storage()._cdata for p in map(local, network.parameters())}
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage
         return tensor
 
     with torch.enable_grad(), saved_tensors_hooks(note, lambda tensor: tensor):
         output = call()
     del output
-    return sum(kept.values())
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 def _storage(tensors: Iterable[Tensor]) -> int:

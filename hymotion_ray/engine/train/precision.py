@@ -25,13 +25,23 @@ def attention_kernels(device: torch.device) -> list[SDPBackend]:
 
 
 class Arithmetic(nn.Module):
-    """A network whose forward pass runs in a number format; called as the network is."""
+    """A network whose forward pass runs in a number format; called as the network is.
 
-    def __init__(self, network: nn.Module, precision: TrainPrecision, device: torch.device) -> None:
+    kernels: of attention; None: those of `device`.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        precision: TrainPrecision,
+        device: torch.device,
+        kernels: list[SDPBackend] | None = None,
+    ) -> None:
         super().__init__()
         self.network = network
         self._dtype = _DTYPES[precision]
         self._device = device
+        self._kernels = kernels or attention_kernels(device)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """The network's output of the same inputs."""
@@ -42,7 +52,7 @@ class Arithmetic(nn.Module):
             enabled=self._dtype != torch.float32,
             cache_enabled=False,
         )
-        with sdpa_kernel(attention_kernels(self._device)), autocast:
+        with sdpa_kernel(self._kernels), autocast:
             output: Tensor = self.network(*inputs)
         return output
 
