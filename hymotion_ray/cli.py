@@ -11,6 +11,7 @@ from typing import Any, Literal
 import click
 
 from hymotion_ray import __version__
+from hymotion_ray.cli_doctor import doctor
 from hymotion_ray.cli_evaluate import evaluate
 from hymotion_ray.cli_ingest import ingest
 from hymotion_ray.cli_options import (
@@ -212,6 +213,7 @@ def preview(sources: tuple[str, ...], out: str, limit: int) -> None:
     click.echo(out)
 
 
+main.add_command(doctor)
 main.add_command(evaluate)
 main.add_command(ingest)
 main.add_command(serve)

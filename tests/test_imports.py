@@ -38,6 +38,7 @@ MAY_USE = {
     "engine": {"*"},
     "cli": {"click", "rich"},
     "cli_options": {"click", "yaml"},
+    "cli_doctor": {"click"},
     "cli_evaluate": {"click"},
     "cli_ingest": {"click"},
     "cli_serve": {"click", "yaml"},
