@@ -145,7 +145,7 @@ class Job:
         num_readers = self.config.work.num_readers or max(1, int(cluster.num_cpus))
         kind = "this machine" if cluster.started_here else f"{cluster.num_nodes} nodes"
         self.say(f"reading {self.files.counts.new} files on {kind} with {num_readers} readers")
-        with IngestProgress(total=self.files.counts.new, say=self.say) as progress:
+        with IngestProgress(self.files.counts.new) as progress:
             for chunks in self.files.rounds(self.config.work, digest(self.settings)):
                 try:
                     self._read(chunks, num_readers, progress)
