@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL: # targets share one venv: `make -j` must not install into it twice at once
-.PHONY: help demo test campaign format lint types imports install system browser kubectl promtool lock clean
+.PHONY: help demo test campaign format lint types imports install system browser kubectl promtool lock audit clean
 
 help:
 	@echo 'make demo      install, render examples/prompts.txt with the tiny model, print the page to open'
@@ -32,6 +32,7 @@ help:
 	@echo 'make format | lint | types | imports   the gate, one tool each (format rewrites files)'
 	@echo 'make install   everything that `make test` needs, without running it'
 	@echo 'make lock      write the image locks anew, after a change of constraints.txt'
+	@echo 'make audit     ask for known holes in the locked packages (network), write bills of materials'
 	@echo 'make clean     remove what the targets above made, $(VENV) included'
 
 demo: $(VENV)/.installed-base
@@ -64,6 +65,10 @@ install: $(VENV)/.installed-all system browser kubectl promtool
 lock:
 	@folder=$$(mktemp -d); $(PYTHON) -m venv "$$folder" && "$$folder/bin/pip" install -qq --upgrade pip && \
 	  "$$folder/bin/python" image/lock.py; code=$$?; rm -rf "$$folder"; exit $$code
+
+# Known holes in the locked packages, and bills of materials. Needs the network.
+audit: | $(PYTHON)
+	PYTHON=$(abspath $(PYTHON)) image/audit.sh
 
 clean:
 	rm -rf $(VENV) $(DEMO_OUT) build dist ./*.egg-info tests/browser/node_modules tests/k8s/node_modules

@@ -1,0 +1,75 @@
+"""The Slurm script, run whole: on one node, with stand-ins for srun and scontrol."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "cluster" / "slurm.sh"
+SRUN = """#!/bin/bash
+# Runs here what Slurm would run on a node; its own options go first.
+while [[ "$1" == -* ]]; do [ "$1" = -w ] && shift; shift; done
+echo "srun $*" >> "$SRUN_LOG"
+exec "$@"
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> dict[str, str]:
+    """The environment of a job of one node."""
+    programs = {
+        "srun": SRUN,
+        "scontrol": "#!/bin/sh\necho localhost\n",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    return {
+        **kept,
+        "PATH": os.pathsep.join(path),
+        "SLURM_JOB_ID": str(os.getpid() % 390),
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_JOB_NUM_NODES": "1",
+        "TMPDIR": os.environ["RAY_TMPDIR"],
+        "SRUN_LOG": str(tmp_path / "srun.log"),
+    }
+
+
+def test_without_a_command_it_says_so(slurm: dict[str, str]) -> None:
+    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, env=slurm)
+    assert done.returncode == 2
+    assert "give the command" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_runs_on_the_jobs_own_ray(
+    slurm: dict[str, str], tmp_path: Path, code: int
+) -> None:
+    program = (
+        "import os, sys, ray; ray.init(logging_level='error');"
+        "print('CPUs', ray.cluster_resources()['CPU'], os.environ['RAY_ADDRESS']);"
+        f"sys.exit({code})"
+    )
+    done = subprocess.run(
+        [str(SCRIPT), sys.executable, "-c", program],
+        capture_output=True, text=True, env=slurm, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "1 of 1 nodes" in done.stdout
+    assert "CPUs" in done.stdout
+    # The token is in no command line, and nothing of the job is left.
+    log = (tmp_path / "srun.log").read_text()
+    assert "ray start --head" in log
+    assert "TOKEN" not in log.upper()
+    temp = f"{slurm['TMPDIR']}/r{slurm['SLURM_JOB_ID']}"
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert temp not in listed
