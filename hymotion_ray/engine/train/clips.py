@@ -22,7 +22,7 @@ from pathlib import Path
 from torch import Tensor
 
 from hymotion_ray.errors import InputError
-from hymotion_ray.formats.deepmimic import DeepMimicClip, read_deepmimic
+from hymotion_ray.formats.sources.deepmimic import DeepMimicClip, read_deepmimic
 from hymotion_ray.motion.features import encode_features, mirror
 from hymotion_ray.motion.retarget import retarget
 from hymotion_ray.motion.skeleton import Skeleton

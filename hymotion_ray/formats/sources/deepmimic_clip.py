@@ -1,4 +1,4 @@
-"""DeepMimic clips as sources: `formats.deepmimic` reads them, this places them among the others."""
+"""DeepMimic clips as sources: `deepmimic` reads them, this places them among the others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from hymotion_ray.errors import InputError, SourceError
-from hymotion_ray.formats.deepmimic import PARENTS, read_deepmimic
 from hymotion_ray.formats.sources.clip import SourceClip
+from hymotion_ray.formats.sources.deepmimic import PARENTS, read_deepmimic
 from hymotion_ray.formats.sources.file_bytes import local_path
 from hymotion_ray.formats.sources.frame_rate import rate_of_step
 from hymotion_ray.formats.sources.listing import SourceFile

@@ -6,7 +6,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from hymotion_ray.errors import InputError
-from hymotion_ray.formats.deepmimic import NAMES, read_deepmimic
+from hymotion_ray.formats.sources.deepmimic import NAMES, read_deepmimic
 
 
 def rows(count: int = 7, seed: int = 0, step: float = 1 / 60) -> np.ndarray:
