@@ -53,6 +53,12 @@ def fit(job: RankJob, cluster: ClusterInfo, say: Callable[[str], None]) -> None:
     """
     config = job.config
     num_gpus = gpus_per_worker(config, cluster)
+    # A busy node needs minutes until torch is imported and the weights are read. An elastic run
+    # does not wait for a node that is gone, and starts with those that are there.
+    os.environ.setdefault(
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60" if config.workers.is_elastic else "300"
+    )
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "1")
     _require_room(config, cluster, num_gpus)
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     out = Path(config.out)
