@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import ray
-
 from hymotion_ray.engine.doctor.facts import NodeFacts, clock, node_facts
 from hymotion_ray.engine.doctor.faults import fault
 from hymotion_ray.engine.doctor.links import Listener, can_reach, send

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import ray
 import ray.exceptions
@@ -26,6 +27,7 @@ from hymotion_ray.engine.doctor.pairs import (
 from hymotion_ray.engine.doctor.report import DoctorReport
 
 _CLOCK_TRIES = 3
+_HEAD = "node:__internal_head__"
 
 Say = Callable[[str], None]
 
@@ -45,6 +47,8 @@ def run_doctor(config: DoctorConfig, say: Say) -> DoctorReport:
                 for check in (check_ports, check_storage, check_bandwidth, check_all_reduce):
                     say(f"{check.__name__.removeprefix('check_')} of {len(nodes)} nodes")
                     report.findings += check(nodes, config)
+                with _gpu_workers(config.timeout_s, report.findings) as workers:
+                    report.findings += check_all_reduce(workers, config, "nccl")
     report.seconds = time.monotonic() - start
     return report
 
@@ -61,7 +65,7 @@ def quick_check(grades: Grades | None = None, timeout_s: float = 60.0) -> list[F
     return [finding for finding in findings if finding.level != "ok"]
 
 
-def _alive() -> list[dict[str, object]]:
+def _alive() -> list[dict[str, Any]]:
     return sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: str(n["NodeID"]))
 
 
@@ -85,6 +89,8 @@ def _examiners(config: DoctorConfig, findings: list[Finding]) -> Iterator[list[E
             )
             if node.get(key)
         }
+        if _HEAD in dict(node["Resources"]):
+            ports["gcs"] = int(ray.get_runtime_context().gcs_address.rpartition(":")[2])
         ip = str(node["NodeManagerAddress"])
         nodes.append(Examined(name=name, ip=ip, ports=ports, actor=actor))
     try:
@@ -92,6 +98,40 @@ def _examiners(config: DoctorConfig, findings: list[Finding]) -> Iterator[list[E
     finally:
         for examined in nodes:
             ray.kill(examined.actor)
+
+
+@contextlib.contextmanager
+def _gpu_workers(timeout_s: float, findings: list[Finding]) -> Iterator[list[Examined]]:
+    """One worker a GPU, for an all-reduce through NCCL; none where no GPU is, or one is busy."""
+    workers = []
+    for node, name in zip(_alive(), _names(), strict=True):
+        pinned = NodeAffinitySchedulingStrategy(node_id=str(node["NodeID"]), soft=False)
+        for index in range(int(node["Resources"].get("GPU", 0))):
+            ip = str(node["NodeManagerAddress"])
+            actor = (
+                ray.remote(Examiner)
+                .options(num_cpus=0, num_gpus=1, scheduling_strategy=pinned)
+                .remote(ip)
+            )
+            workers.append(Examined(name=f"{name} GPU {index}", ip=ip, ports={}, actor=actor))
+    try:
+        waiting = [worker.actor.clock.remote() for worker in workers]
+        free = ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s)[0] if waiting else []
+        if len(free) < len(workers):
+            findings.append(
+                Finding(
+                    node="cluster",
+                    check="nccl",
+                    level="warning",
+                    found=f"not tried: {len(free)} of {len(workers)} GPUs were free within"
+                    f" {timeout_s:g} s",
+                    advice="run the doctor while no job holds GPUs",
+                )
+            )
+        yield workers if len(free) == len(workers) else []
+    finally:
+        for worker in workers:
+            ray.kill(worker.actor)
 
 
 def _names() -> list[str]:
