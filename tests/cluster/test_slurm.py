@@ -39,6 +39,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
         "SLURM_JOB_NUM_NODES": "1",
         "TMPDIR": os.environ["RAY_TMPDIR"],
         "SRUN_LOG": str(tmp_path / "srun.log"),
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
     }
 
 
