@@ -52,7 +52,7 @@ class PoolConfig:
     fallback: tuple[Selector, ...] = ()
     """Labels to try, in this order, where no node with `labels` has room."""
     gpus: float | None = None
-    """GPU share of a replica, to which its allocator is held; None: 1 where there are GPUs."""
+    """GPU share of a replica, which holds its allocator; None: none, or as `serve` finds GPUs."""
     cpus: float | None = None
     """CPUs of a replica; None: 1, less where one machine holds everything."""
     threads: int = 1
@@ -83,7 +83,7 @@ class EncoderConfig:
     """Text encoder replicas of one model."""
 
     gpus: float | None = None
-    """GPU share; None: a quarter for Qwen3 where there are GPUs, else 0."""
+    """GPU share; None: none, or a quarter for Qwen3 where the command `serve` finds GPUs."""
     cpus: float | None = None
     """CPUs of a replica; None: 1, less where one machine holds everything."""
     labels: Selector = ()

@@ -52,6 +52,7 @@ class Item:
     notes: list[str] = field(default_factory=list)
     """What was done to it that a plain run would not do."""
     cell: str = ""
+    submitted: float = 0.0
     started: float | None = None
     """Monotonic time of its first step."""
     cancelled: bool = False
@@ -132,13 +133,15 @@ class Batcher:
         self._rows = sampler.grid.rows
         self._max_live = rules.max_live or 2 * sampler.grid.rows
         self.steps_taken = 0
+        self.num_out_of_memory = 0
 
     # --- from any thread ---
 
     def submit(self, items: Sequence[Item]) -> None:
         """Queue clips."""
+        now = self._clock()
         for item in items:
-            item.kind = kind_of(item.clip, self.sampler)
+            item.kind, item.submitted = kind_of(item.clip, self.sampler), now
         with self._lock:
             for item in items:
                 self._queue.push(item)
@@ -305,6 +308,7 @@ class Batcher:
     def _halve(self, run: _Run) -> None:
         """After out of memory: all start again, in cells of half the rows from now on."""
         self._drop(run)
+        self.num_out_of_memory += 1
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if self._rows == 1:

@@ -298,6 +298,7 @@ class SamplerCore:
             "degradations": "; ".join(dict.fromkeys(item.notes)),
             "seconds": round(now - started, 4),
             "device_seconds": round(item.device_seconds, 4),
+            "queue_seconds": round(started - item.submitted, 4),
         }
         seed = item.clip.seed
         if outcome.latent is None:

@@ -30,6 +30,7 @@ from hymotion_ray.engine.serve.schema import ModelView, MotionRequest, job_view
 from hymotion_ray.engine.serve.usage import Ledger, Pace, admit_clip_seconds
 from hymotion_ray.engine.serve.webhook_guard import ForbiddenTargetError, Guard
 from hymotion_ray.engine.serve.webhooks import Sender, Signer, read_secret
+from hymotion_ray.engine.serve.work import clip_units
 from hymotion_ray.errors import HyMotionError
 from hymotion_ray.formats.atomic import Store, open_store
 
@@ -70,6 +71,7 @@ class Office:
         self.by_name: dict[str, ServedPools] = {}
         jobs = JobStore(self.store)
         self.desk = Desk(config, self.by_name, jobs, on_end=self._ended)
+        self.desk.runner.on_lost = self._lost
         self.keeper = Keeper(self.desk, config)
         self._guard = Guard(allowed_hosts=config.webhooks.allowed_hosts)
         self.signer: Signer | None = None
@@ -137,6 +139,11 @@ class Office:
                 self.metrics.gauge("replicas", float(len(loads)), running)
                 self.metrics.gauge("running_clips", float(sum(ld.live for ld in loads)), tags)
                 self.metrics.gauge("predicted_wait_seconds", pool.wait_s(now), tags)
+                facts = served.facts
+                if facts is not None and loads:
+                    own = facts.sampling
+                    each = clip_units(facts.fps, own.num_steps, own.guidance_scale)
+                    self.metrics.gauge("pace", pool.speed / each, tags)
                 waiting = float(sum(load.queued for load in loads))
                 self.metrics.gauge("queued_clips", waiting, {"pool": pool.name, "key": "all"})
 
@@ -280,6 +287,9 @@ class Office:
         return [reason for served in self.served if (reason := _unready(served))]
 
     # --- ends of jobs ---
+
+    def _lost(self, job: Job, num_clips: int) -> None:
+        self.metrics.count("retried_clips", {"pool": job.pool}, num_clips)
 
     async def _ended(self, job: Job) -> None:
         metrics, tags = self.metrics, {"pool": job.pool, "key": job.key}

@@ -146,6 +146,7 @@ class SamplerReplica:
         cap_gpu_memory()
         self._pool = from_mapping(PoolConfig, pool, "pool")
         self._metrics = Metrics()
+        self._told_out_of_memory = 0
         self._core = SamplerCore(
             CoreSettings(
                 model=model,
@@ -183,6 +184,9 @@ class SamplerReplica:
                     )
                     continue
                 left -= 1
+                waited = clip.info.get("queue_seconds")
+                if waited is not None:
+                    self._metrics.observe("queue_seconds", waited, self._tags)
                 yield clip
         finally:
             if left:
@@ -202,8 +206,13 @@ class SamplerReplica:
         return {"backlog_s": load.backlog / load.speed if load.speed else 0.0}
 
     def _stepped(self, seen: StepSeen) -> None:
-        tags = {"pool": self._pool.name}
-        metrics = self._metrics
+        tags, metrics = {"pool": self._pool.name}, self._metrics
+        lacking = self._core.batcher.num_out_of_memory - self._told_out_of_memory
+        if lacking:
+            self._told_out_of_memory += lacking
+            metrics.count("out_of_memory", tags, lacking)
+        if seen.started:
+            metrics.count("batches_run", tags)
         metrics.observe("step_seconds", seen.seconds, tags)
         metrics.observe("batch_fill", seen.live / seen.rows, tags)
         metrics.observe("padding_waste", 1.0 - seen.frames_asked / (seen.rows * seen.frames), tags)

@@ -120,6 +120,8 @@ class Runner:
     """Called (and awaited) with each finished clip."""
     on_change: Callable[[Job], None]
     """Called whenever something about a job is new."""
+    on_lost: Callable[[Job, int], None] = lambda job, num_clips: None
+    """Called when a replica died under so many clips of a job."""
 
     async def run(self, job: Job, *, budget_s: float) -> None:
         """Bring every clip of a job to its end; those already ended are left alone.
@@ -153,6 +155,7 @@ class Runner:
                 served.router.succeeded(pool)
             except ReplicaLostError as error:
                 lost += 1
+                self.on_lost(job, len(pending))
                 avoid = {pool.name}
                 served.router.failed(pool)
                 logger.warning("job %s lost its replica in pool %s: %s", job.id, pool.name, error)
@@ -211,7 +214,9 @@ class Runner:
                 left.discard(message.seed)
                 await self._ended(job, records[message.seed], message)
         finally:
-            pool.sent.pop(work.id, None)
+            rest = pool.sent.pop(work.id, 0.0)
+            if left:
+                pool.take_back(rest)
             await _close(messages)
 
     def _move_if_better(
