@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,15 @@ def test_locks_have_the_tested_versions_and_all_that_is_needed() -> None:
     assert cpu["torch"].endswith("+cpu")
     assert "+" not in cuda["torch"]
     assert not set(shared) & (set(cpu) | set(cuda))
-    assert {"ray", "transformers", "fastapi", "click", "setuptools"} <= set(shared)
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needs = [
+        *project["dependencies"],
+        *(n for e in ("text", "train", "serve", "export") for n in extras[e]),
+    ]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", need)[0]).lower() for need in needs}
+    assert names - {"torch"} <= set(shared), "run `make lock`"
+    assert "setuptools" in shared  # builds the wheel in the image
 
 
 def test_manifests_and_locks_name_one_ray() -> None:
