@@ -66,6 +66,10 @@ class ApiReplica:
         """Cancel, pause or resume a job of this process."""
         return await self.office.change_here(key, job_id, verb)
 
+    async def drain(self) -> None:
+        """Refuse new requests and finish what is waited for."""
+        await self.office.desk.drain(self.office.config.http.drain_s)
+
     async def _reach(self, key: str, job_id: str, verb: str) -> bool:
         handle = serve.get_deployment_handle(API_NAME, self._app_name)
         answer = handle.broadcast("change_here", key, job_id, verb)

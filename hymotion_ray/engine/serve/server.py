@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import signal
 import threading
 import time
@@ -16,11 +17,12 @@ from ray.serve.config import HTTPOptions
 
 from hymotion_ray.config.serve import PoolConfig, ScaleConfig, ServeConfig, ServedModel
 from hymotion_ray.engine.cluster import ClusterInfo, connect
-from hymotion_ray.engine.serve.app import bind
+from hymotion_ray.engine.serve.app import API_NAME, bind
 from hymotion_ray.errors import ClusterError
 from hymotion_ray.formats.models.checkpoint import read_model
 from hymotion_ray.formats.models.locate import model_folder
 
+logger = logging.getLogger("hymotion_ray.serve")
 APP_NAME = "hymotion"
 _ENCODER_SHARE = 0.25
 _START_S = 900.0
@@ -107,9 +109,17 @@ def running(config: ServeConfig, address: str | None = None):  # type: ignore[no
             host = "127.0.0.1" if settled.http.host in ("0.0.0.0", "::") else settled.http.host
             yield Server(f"http://{host}:{settled.http.port}", settled)
         finally:
-            with contextlib.suppress(Exception):
-                serve.delete(APP_NAME)
+            _drain(settled)
             serve.shutdown()
+
+
+def _drain(config: ServeConfig) -> None:
+    """Let the HTTP processes refuse what comes and finish what is there, before all is deleted."""
+    try:
+        handle = serve.get_deployment_handle(API_NAME, APP_NAME)
+        handle.broadcast("drain").results(timeout_s=config.http.drain_s + 10.0)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the end comes all the same
+        logger.warning("the HTTP processes could not be drained: %s", error)
 
 
 def deploy(config: ServeConfig) -> None:
