@@ -36,9 +36,15 @@ from hymotion_ray.cli_options import Command, comma_list, config_option, print_j
 @click.option("--trackers", callback=comma_list, default="", help="wandb, mlflow, if installed.")
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print config and counts, stop.")
+@click.option(
+    "--tune",
+    "tunes",
+    is_flag=True,
+    help="Measure communication hooks, bucket sizes and rows on the workers, print the pick, stop.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @config_option
-def train(dry_run: bool, as_json: bool, **options: Any) -> None:
+def train(dry_run: bool, tunes: bool, as_json: bool, **options: Any) -> None:
     """Train or fine-tune a model on shards.
 
     Checkpoints below OUT/checkpoints are model folders that render and serve take as they are. The
@@ -51,6 +57,16 @@ def train(dry_run: bool, as_json: bool, **options: Any) -> None:
         described = describe(config)
         print_json(described)
         sys.exit(described["exit_code"])
+    if tunes:
+        from hymotion_ray.engine.train.tune_job import run_tuning
+
+        with contextlib.redirect_stdout(sys.stderr):
+            tuning = run_tuning(config, say)
+        if as_json:
+            print_json(tuning.to_mapping())
+        else:
+            click.echo(tuning.table())
+        return
     from hymotion_ray.engine.train.job import run_training
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there

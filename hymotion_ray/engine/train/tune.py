@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -65,6 +65,20 @@ class Tuning:
             f"parallel.bucket_mb={self.pick.bucket_mb}",
             f"micro_batch={self.pick.rows}",
         ]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """All of it as one JSON document; the time of a trial that ran out of memory is null."""
+
+        def plain(trial: Trial) -> dict[str, Any]:
+            return trial._asdict() | ({} if trial.clips_per_s else {"step_s": None})
+
+        return {
+            "trials": [plain(trial) for trial in self.trials],
+            "pick": plain(self.pick),
+            "settings": self.settings(),
+            "num_ranks": self.num_ranks,
+            "bytes": "counted" if self.is_counted else "computed",
+        }
 
     def table(self) -> str:
         """The trials as lines of text, the pick marked."""

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -29,6 +31,7 @@ def test_one_process_measures_rows_alone() -> None:
     assert found.trials[0].memory_bytes < found.trials[1].memory_bytes
     assert all(0 < t.step_s < 60 for t in found.trials)
     assert found.pick == max(found.trials, key=lambda t: t.clips_per_s)
+    assert json.loads(json.dumps(found.to_mapping()))["pick"]["rows"] == found.pick.rows
     lines = found.table().splitlines()
     assert len(lines) == 5
     assert sum("<- pick" in line for line in lines) == 1
