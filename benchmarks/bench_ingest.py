@@ -5,17 +5,21 @@
 
 Ingests synthetic clips of 2 to 12 s, then streams one shuffled epoch back. Prints rate, disk an
 hour of motion and the memory of the driver and of the largest worker over the run; memory.csv in
---out has the curve. The same command again goes on where a stopped one was.
+--out has the curve. The same command again goes on where a stopped one was; --read-only reads back
+what is there. --inline leaves Ray out: all stages in this process, to see what they alone cost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -138,6 +142,60 @@ def _write_clips(folder: Path, num_clips: int) -> None:
     click.echo(f"{num_clips} npz files in {folder}, {time.monotonic() - start:.0f} s", err=True)
 
 
+def _inline(module: Any) -> None:
+    """Have jobs run their stages in this process, one chunk after another, without a cluster."""
+    from hymotion_ray.engine.cluster import ClusterInfo
+    from hymotion_ray.engine.dataset.convert import ConvertStage
+    from hymotion_ray.engine.dataset.gate import GateStage
+    from hymotion_ray.engine.dataset.part import PartWriter, done_chunks
+    from hymotion_ray.engine.dataset.read import ReadStage
+    from hymotion_ray.engine.dataset.shard import ShardStage
+
+    class InlineJob(module.Job):
+        def _read(self, chunks: Any, num_readers: int, progress: Any) -> None:
+            read = ReadStage(self.reader, self.config.work.clip_timeout_s)
+            convert = ConvertStage(self.skeleton, self.config.licence)
+            gate = GateStage(self.config.gates)
+            done = done_chunks(self.store)
+            for chunk in chunks:
+                if chunk.key in done:
+                    progress.passed_by(len(chunk.files))
+                    continue
+                writer = PartWriter(self.store, chunk.key, with_samples=False)
+                writer.add(gate(convert(read(chunk.files))))
+                writer.close()
+                progress.update(len(chunk.files), writer.num_accepted, writer.num_rejected)
+
+        def _shard(self, num_readers: int, progress: Any) -> list[Any]:
+            written = []
+            for plan in self.catalogue.assign(self.config.splits, self.config.shards):
+                written.append(ShardStage(self.config.out, self.config.shards)(plan))
+                progress.shard(written[-1].info.num_bytes)
+            return written
+
+    here = ClusterInfo(num_cpus=1, total_cpus=1, num_gpus=0, num_nodes=1, started_here=True)
+    module.Job, module.connect = InlineJob, lambda _: contextlib.nullcontext(here)
+
+
+def _read_back(dataset: Any) -> tuple[int, float, Counter[str]]:
+    """Clips of one shuffled epoch of train, seconds, and how often each shard was opened."""
+    from hymotion_ray.formats import shards
+
+    opened: Counter[str] = Counter()
+    open_verified = shards.open_verified
+
+    def counting(dataset: Any, shard: Any) -> Any:
+        opened[shard.name] += 1
+        return open_verified(dataset, shard)
+
+    shards.open_verified = counting
+    start, seen = time.monotonic(), 0
+    for clip in shards.iter_shards(dataset, "train", seed=1, epoch=0):
+        seen += 1
+        assert clip.num_frames >= 20
+    return seen, time.monotonic() - start, opened
+
+
 @click.command()
 @click.option("--clips", "num_clips", type=int, default=1000, show_default=True)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder to work in.")
@@ -145,6 +203,8 @@ def _write_clips(folder: Path, num_clips: int) -> None:
 @click.option("--clips-per-file", type=int, default=50, show_default=True, help="Of the stream.")
 @click.option("--readers", type=int, help="Reader processes.  [default: one a CPU]")
 @click.option("--round-files", type=int, help="Files a round.  [default: the config's]")
+@click.option("--inline", is_flag=True, help="All stages in this process, without Ray.")
+@click.option("--read-only", is_flag=True, help="Read back what an earlier run left; no ingest.")
 @click.option("--every", "every_s", type=float, default=2.0, help="Seconds between samples.")
 def main(
     num_clips: int,
@@ -153,15 +213,21 @@ def main(
     clips_per_file: int,
     readers: int | None,
     round_files: int | None,
+    inline: bool,
+    read_only: bool,
     every_s: float,
 ) -> None:
     """Ingest --clips synthetic clips into --out/dataset and read them back."""
     import torch
 
     from hymotion_ray.config.ingest import IngestConfig, WorkConfig
-    from hymotion_ray.engine.dataset.job import run_ingest
+    from hymotion_ray.engine.dataset import job
+    from hymotion_ray.engine.dataset.report import IngestReport
     from hymotion_ray.engine.dataset.synthetic import SyntheticReader
-    from hymotion_ray.formats.shards import SPLITS, iter_shards, open_dataset
+    from hymotion_ray.formats.shards import SPLITS, open_dataset
+
+    if inline:
+        _inline(job)
 
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
@@ -177,15 +243,14 @@ def main(
     config = IngestConfig(sources=(source,), out=str(out / "dataset"), work=work)
     with MemoryCurve(out / "memory.csv", every_s) as curve:
         curve.phase = "ingest"
-        report = run_ingest(config, lambda line: click.echo(line, err=True), reader)
+        report = IngestReport(out=config.out)
+        if not read_only:
+            report = job.run_ingest(config, lambda line: click.echo(line, err=True), reader)
         ingest_cpu_s = curve.cpu_s
         curve.phase = "read"
-        start, seen = time.monotonic(), 0
         dataset = open_dataset(out / "dataset")
-        for clip in iter_shards(dataset, "train", seed=1, epoch=0):
-            seen += 1
-            assert clip.num_frames >= 20
-        read_s = time.monotonic() - start
+        seen, read_s, opened = _read_back(dataset)
+        read_cpu_s = curve.cpu_s - ingest_cpu_s
     counts = dataset.manifest["counts"]
     hours = counts["frames"] / 30 / 3600
     size = sum(shard.num_bytes for split in SPLITS for shard in dataset.shards(split))
@@ -203,7 +268,11 @@ def main(
             f" and starting included: {done / ingest_cpu_s:.1f} clips a core-second"
         )
     click.echo(curve.table("ingest"))
-    click.echo(f"one shuffled epoch: {seen} clips in {read_s:.1f} s, {seen / read_s:.0f} clips/s")
+    click.echo(
+        f"one shuffled epoch: {seen} clips in {read_s:.1f} s ({read_cpu_s:.1f} CPU s),"
+        f" {seen / read_s:.0f} clips/s; {len(opened)} shards, none opened more than"
+        f" {max(opened.values())} times"
+    )
     click.echo(curve.table("read"))
 
 
