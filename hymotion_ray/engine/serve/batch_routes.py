@@ -349,6 +349,10 @@ async def _form_file(request: Request) -> tuple[bytes, str]:
         raise Refusal(400, "bad_form", f"the form cannot be read: {error.detail}") from error
     try:
         file, purpose = form.get("file"), form.get("purpose", "batch")
+        if unknown := sorted(set(form) - {"file", "purpose"}):
+            raise Refusal(
+                422, "unknown_field", f"unknown: {unknown[0][:80]}; allowed: file, purpose"
+            )
         if not isinstance(file, UploadFile):
             raise Refusal(422, "no_file", "the form has no `file`")
         if purpose != "batch":

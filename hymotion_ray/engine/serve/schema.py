@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StrictStr
 
 from hymotion_ray.engine.serve.jobs import ID_PATTERN, ClipRecord, Job
 
@@ -17,11 +17,21 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, Field(strict=True), BeforeValidator(_whole)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Seed = Annotated[Whole, Field(ge=0, le=MAX_SEED)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), BeforeValidator(_whole)]
+NumSeeds = Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)]
+NumSteps = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_whole)]
 Format = Literal["npz", "glb", "bvh", "json", "html", "viewer"]
 JobState = Literal["queued", "running", "succeeded", "failed", "canceled", "expired"]
+
+# Told to clients; what is longer is refused where the other rules of lengths are.
+_UNDER_5000_FRAMES: dict[str, JsonValue] = {"exclusiveMaximum": 5000}
+_UNDER_5000_FRAMES_S: dict[str, JsonValue] = {"exclusiveMaximum": 166.6}
+NumFrames = Annotated[
+    int,
+    Field(strict=True, gt=0, json_schema_extra=_UNDER_5000_FRAMES),
+    BeforeValidator(_whole),
+]
 
 
 class MotionRequest(BaseModel):
@@ -31,19 +41,21 @@ class MotionRequest(BaseModel):
 
     text: StrictStr = Field(min_length=1, examples=["a person walks forward and waves"])
     """The prompt, in English."""
-    duration: Annotated[Number, Field(gt=0)] | None = Field(default=None, examples=[3.0])
+    duration: Annotated[Number, Field(gt=0, json_schema_extra=_UNDER_5000_FRAMES_S)] | None = Field(
+        default=None, examples=[3.0]
+    )
     """Seconds; 5 unless given. Less than the model makes is lengthened, with a warning."""
-    num_frames: Annotated[Whole, Field(gt=0)] | None = None
+    num_frames: NumFrames | None = None
     """Frames at 30 a second, instead of `duration`."""
     seeds: list[Seed] | None = Field(default=None, min_length=1)
     """One clip a seed; equal requests with equal seeds give equal motion."""
-    num_seeds: Annotated[Whole, Field(ge=1)] | None = None
+    num_seeds: NumSeeds | None = None
     """Clips of the seeds 0, 1, ..., instead of `seeds`."""
     model: StrictStr | None = None
     """One of `/v1/models`; the first of them unless given."""
     guidance_scale: Annotated[Number, Field(ge=0, le=100)] | None = None
     """Classifier-free guidance; the model's own unless given."""
-    num_steps: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    num_steps: NumSteps | None = None
     """Solver steps; the model's own unless given."""
     format: Format | None = None
     """What `/result` gives when its request names no format."""
