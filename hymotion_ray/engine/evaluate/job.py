@@ -78,7 +78,7 @@ class _Job:
     say: Say
 
     def run(self) -> EvaluateReport:
-        model = model_of(self.config.path)
+        model = model_of(self.config.path, self.say)
         rendered, num_failed = None, 0
         if model is None:
             source = find_source(self.config.path, self.config.split)

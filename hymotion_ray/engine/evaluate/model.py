@@ -11,6 +11,8 @@ from hymotion_ray.config.evaluate import EvaluateConfig
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.evaluate.judgement import default_prompts
 from hymotion_ray.engine.render.job import run_job
+from hymotion_ray.engine.train.checkpoints import FOLDER as CHECKPOINTS
+from hymotion_ray.engine.train.checkpoints import newest
 from hymotion_ray.errors import CheckpointError, SamplingError
 from hymotion_ray.formats.models.checkpoint import (
     CONFIG_FILE,
@@ -20,13 +22,12 @@ from hymotion_ray.formats.models.checkpoint import (
 )
 from hymotion_ray.formats.models.locate import BUILT_IN, HUB_PREFIX
 
-CHECKPOINTS, LATEST = "checkpoints", "latest"
 
-
-def model_of(path: str) -> str | None:
+def model_of(path: str, say: Callable[[str], None]) -> str | None:
     """The model that a path is, as `--model` takes it; None when it is something else.
 
-    A training run is its latest checkpoint. `CheckpointError` for a run without one.
+    A training run is its newest whole checkpoint; `say` tells of torn ones. `CheckpointError` for a
+    run without one.
     """
     if path in BUILT_IN or path.startswith(HUB_PREFIX):
         return path
@@ -34,7 +35,7 @@ def model_of(path: str) -> str | None:
     if folder.is_file():
         return path if folder.suffix == ".safetensors" else None
     if (folder / CHECKPOINTS).is_dir():
-        return str(_latest(folder))
+        return str(_newest(folder, say))
     pairs = ((CONFIG_FILE, WEIGHTS_FILE), (RELEASE_CONFIG_FILE, RELEASE_WEIGHTS_FILE))
     is_model = any(all((folder / name).is_file() for name in pair) for pair in pairs)
     return path if is_model else None
@@ -77,13 +78,10 @@ def render_model(
     return mapping, report.failed + report.counts.rejected
 
 
-def _latest(run: Path) -> Path:
-    for place in (run / LATEST, run / CHECKPOINTS / LATEST):
-        if place.is_file():
-            name = Path(place.read_text(encoding="utf-8").strip()).name
-            if (run / CHECKPOINTS / name).is_dir():
-                return run / CHECKPOINTS / name
-    raise CheckpointError(
-        f"{run} is a training run without a finished checkpoint ({LATEST} names none); train on,"
-        f" or give a folder below {CHECKPOINTS}/"
-    )
+def _newest(run: Path, say: Callable[[str], None]) -> Path:
+    found = newest(run, say)
+    if found is None:
+        raise CheckpointError(
+            f"{run} is a training run without a whole checkpoint; train on, or give a model folder"
+        )
+    return found

@@ -20,10 +20,12 @@ from hymotion_ray.engine.evaluate import tally as tally_module
 from hymotion_ray.engine.evaluate.job import run_evaluate
 from hymotion_ray.engine.evaluate.judgement import repeated, windows_of
 from hymotion_ray.engine.evaluate.measure import measure_piece
+from hymotion_ray.engine.evaluate.model import model_of
 from hymotion_ray.engine.evaluate.source import find_source, iter_pieces
 from hymotion_ray.engine.evaluate.tally import Tally
 from hymotion_ray.engine.manifest import write_part
-from hymotion_ray.errors import ConfigError, InputError
+from hymotion_ray.engine.train.checkpoints import COMPLETE
+from hymotion_ray.errors import CheckpointError, ConfigError, InputError
 from hymotion_ray.formats.atomic import open_store
 from hymotion_ray.formats.motions import encode_motion, save_motion
 from hymotion_ray.motion.metrics import clip_metrics
@@ -145,6 +147,22 @@ def test_true_motions_are_compared_by_name(tmp_path):
     assert rows["0_s0.npz"]["sliding_against_truth"] == pytest.approx(1 / 30, rel=0.01)
     assert report.metrics["position_error"]["num"] == 2
     assert rows["0_s0.npz"]["position_error"] == pytest.approx(149 / 60, rel=0.01)
+
+
+def test_a_training_run_is_its_newest_whole_checkpoint(tmp_path):
+    said = []
+    for step in (3, 6, 9):
+        folder = tmp_path / "checkpoints" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        if step < 9:  # the last one was never finished
+            (folder / COMPLETE).write_text('{"files": {}}')
+    assert model_of(str(tmp_path), said.append) == str(tmp_path / "checkpoints/step-00000006")
+    assert "step-00000009" in said[0]
+    assert model_of("tiny", said.append) == "tiny"
+    assert model_of(str(write_folder(tmp_path / "clips")), said.append) is None
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="without a whole checkpoint"):
+        model_of(str(tmp_path / "empty"), said.append)
 
 
 # --- datasets and references ----------------------------------------------------------------------
