@@ -25,8 +25,10 @@ def check_backend(config: ParallelConfig) -> None:
         )
 
 
-def add_hook(module: DistributedDataParallel, config: ParallelConfig) -> None:
-    """Register the hook that `config` names.
+def add_hook(
+    module: DistributedDataParallel, config: ParallelConfig
+) -> powerSGD_hook.PowerSGDState | None:
+    """Register the hook that `config` names; returns the state of PowerSGD.
 
     PowerSGD: Vogels, Karimireddy, Jaggi, PowerSGD (2019). Its error feedback is part of no
     checkpoint: after a resume it starts from zero.
@@ -44,6 +46,14 @@ def add_hook(module: DistributedDataParallel, config: ParallelConfig) -> None:
         )
         hook = _in_turn if dist.get_backend() == "gloo" else powerSGD_hook.powerSGD_hook
         module.register_comm_hook(state, hook)
+        return state
+    return None
+
+
+def forget_errors(state: powerSGD_hook.PowerSGDState) -> None:
+    """Start error feedback from zero: after a gradient that was not finite it would stay so."""
+    for kept in (state.error_dict, state.p_memory_dict, state.q_memory_dict):
+        kept.clear()
 
 
 def _in_turn(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
@@ -22,7 +23,7 @@ from torch.optim import AdamW, Optimizer
 from hymotion_ray.config.parallel import SHARDED, ParallelConfig
 from hymotion_ray.engine.train import full_state
 from hymotion_ray.engine.train.block_calls import prepare_blocks
-from hymotion_ray.engine.train.comm_hooks import add_hook
+from hymotion_ray.engine.train.comm_hooks import add_hook, forget_errors
 from hymotion_ray.engine.train.held_bytes import HeldBytes, held_bytes
 from hymotion_ray.engine.train.lora import choose_trained, merge, own_names
 from hymotion_ray.engine.train.precision import Arithmetic, make_scaler
@@ -34,13 +35,19 @@ class Parallel:
     """A network as this process trains it. Made by `parallelise`."""
 
     def __init__(
-        self, network: nn.Module, module: nn.Module, config: ParallelConfig, device: torch.device
+        self,
+        network: nn.Module,
+        module: nn.Module,
+        config: ParallelConfig,
+        device: torch.device,
+        powersgd: PowerSGDState | None = None,
     ) -> None:
         self.module = module
         """Called as the network is; its gradients are averaged over the processes."""
         self.config = config
         self.device = device
         self._network = network
+        self._powersgd = powersgd
         self._scaler = make_scaler(config, device)
         self._unscaled = False
         self._optimizer: Optimizer | None = None
@@ -94,7 +101,10 @@ class Parallel:
         """Shorten the gradient to `max_norm`; returns its norm () before, over all ranks."""
         self._unscale()
         norm = nn.utils.clip_grad_norm_(list(self.parameters.values()), max_norm)
-        return full_state.whole(norm)
+        norm = full_state.whole(norm)
+        if self._powersgd is not None and not norm.isfinite():
+            forget_errors(self._powersgd)
+        return norm
 
     def step(self) -> bool:
         """Step the optimizer; False where float16 overflowed: the step was left out."""
@@ -203,7 +213,7 @@ def parallelise(network: nn.Module, config: ParallelConfig, device: torch.device
         _start_alike(network)
         return Parallel(network, shard(arithmetic, config, device, _num_ranks()), config, device)
     module = _averaged(arithmetic, config, device)
-    return Parallel(network, module, config, device)
+    return Parallel(network, module, config, device, add_hook(module, config))
 
 
 def _averaged(
@@ -219,7 +229,6 @@ def _averaged(
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
         )
-    add_hook(averaged, config)
     return averaged
 
 

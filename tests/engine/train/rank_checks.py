@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from hymotion_ray.engine.train.lora import num_trained
 from hymotion_ray.engine.train.parallel import Parallel, parallelise
 from hymotion_ray.engine.train.rank_failure import naming_the_rank
 from hymotion_ray.engine.train.tune import tune
-from hymotion_ray.errors import CheckpointError, ConfigError
+from hymotion_ray.errors import CheckpointError, ClusterError, ConfigError
 from hymotion_ray.model.mmdit import MotionMMDiT
 
 NETWORK = NetworkConfig(
@@ -176,6 +177,21 @@ def fit(config: ParallelConfig, num_steps: int = 24) -> list[float]:
     return losses
 
 
+def not_finite() -> list[float]:
+    """Norms of PowerSGD's steps around one whose gradient is not finite, on the last rank."""
+    parallel = start(ParallelConfig(comm_hook="powersgd", powersgd_start=2, powersgd_rank=2))
+    norms = []
+    for number in range(6):
+        parallel._made_optimizer().zero_grad()
+        loss = loss_of(parallel, number, my_rows())
+        is_bad = number == 4 and dist.get_rank() == dist.get_world_size() - 1
+        parallel.backward(loss * float("nan") if is_bad else loss)
+        norms.append(float(parallel.clip_grad_norm(1.0)))
+        if number != 4:
+            parallel.step()
+    return norms
+
+
 def messages(bucket_mb: int) -> int:
     """All-reduces that one backward pass makes."""
     parallel = start(ParallelConfig(bucket_mb=bucket_mb))
@@ -274,6 +290,7 @@ CHECKS: dict[str, Callable[[], Any]] = {
     "fit powersgd": lambda: fit(
         ParallelConfig(comm_hook="powersgd", powersgd_rank=4, powersgd_start=5)
     ),
+    "not finite": not_finite,
     "accumulation": lambda: {name: accumulation(name) for name in ("ddp", "zero3")},
     "messages": lambda: {size: messages(size) for size in (1, 25)},
     "overflow": lambda: {name: overflow(name) for name in ("zero1", "zero3")},
@@ -304,6 +321,35 @@ CHECKS: dict[str, Callable[[], Any]] = {
 
 def work(rank: int, num_ranks: int, port: int, folder: str, names: tuple[str, ...]) -> None:
     """Join the group, run the named checks (all if none is named), write what they gave."""
+    join(rank, num_ranks, port, TIMEOUT_S)
+    results = {name: CHECKS[name]() for name in names or tuple(CHECKS)}
+    torch.save(results, Path(folder) / f"rank-{rank}.pt")  # read by this test run alone
+    dist.barrier()
+    lost_rank(Path(folder), rank)
+    os._exit(0)  # the group is broken by now: no tidy end
+
+
+def hang(rank: int, port: int, folder: str) -> None:
+    """Two ranks, of which the second stops in its first step until the other has ended."""
+    join(rank, 2, port, timeout_s=5)
+    parallel = start(ParallelConfig())
+    ended = Path(folder) / "hung-0"
+    if rank == 1:
+        while not ended.exists():
+            time.sleep(0.1)
+        os._exit(0)
+    try:
+        with naming_the_rank(grace_s=1.0):
+            parallel.backward(loss_of(parallel, 0, my_rows()))
+        words = ""
+    except ClusterError as error:
+        words = f"ClusterError: {error}"
+    ended.write_text(words)
+    os._exit(0)
+
+
+def join(rank: int, num_ranks: int, port: int, timeout_s: float) -> None:
+    """Become a rank of the default group."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -311,10 +357,5 @@ def work(rank: int, num_ranks: int, port: int, folder: str, names: tuple[str, ..
         init_method=f"tcp://127.0.0.1:{port}",
         rank=rank,
         world_size=num_ranks,
-        timeout=datetime.timedelta(seconds=TIMEOUT_S),
+        timeout=datetime.timedelta(seconds=timeout_s),
     )
-    results = {name: CHECKS[name]() for name in names or tuple(CHECKS)}
-    torch.save(results, Path(folder) / f"rank-{rank}.pt")  # read by this test run alone
-    dist.barrier()
-    lost_rank(Path(folder), rank)
-    os._exit(0)  # the group is broken by now: no tidy end

@@ -1,5 +1,6 @@
 """Every switch on two gloo ranks against the plain run of one process."""
 
+import math
 import socket
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,11 @@ def test_rounded_switches_stay_near_the_plain_run(
 
 
 def test_each_rank_holds_its_part(ranks: list[Results]) -> None:
-    most = (1 + 0.05) / NUM_RANKS
+    assert_parts(ranks)
+
+
+def assert_parts(ranks: list[Results]) -> None:
+    most = (1 + 0.05) / len(ranks)
     for rank in ranks:
         held = rank["spread"]
         assert held["ddp"]["optimizer"] > 0.99
@@ -99,7 +104,8 @@ def test_each_rank_holds_its_part(ranks: list[Results]) -> None:
             assert held[name]["parameters"] <= most
             assert held[name]["gradients"] <= most
         assert held["zero2"]["mid_pass"] > 0.99
-        assert held["zero3"]["mid_pass"] < 0.65  # its part, and the few weights outside of blocks
+        # Its part, and the few weights outside of blocks, here a tenth of all.
+        assert held["zero3"]["mid_pass"] < most + 0.15
 
 
 def test_hooks_send_less(ranks: list[Results]) -> None:
@@ -117,6 +123,11 @@ def test_powersgd_learns_as_the_plain_run_does(ranks: list[Results]) -> None:
     assert ours[:5] == pytest.approx(plain[:5], rel=1e-4)  # before it begins
     assert ours[-1] < plain[0] / 2
     assert sum(ours) < 1.15 * sum(plain)
+
+
+def test_powersgd_forgets_a_gradient_that_was_not_finite(ranks: list[Results]) -> None:
+    norms = ranks[0]["not finite"]
+    assert [math.isfinite(norm) for norm in norms] == [True, True, True, True, False, True]
 
 
 def test_smaller_buckets_are_more_messages(ranks: list[Results]) -> None:
@@ -195,3 +206,25 @@ def test_a_rank_that_raises_is_named_on_every_rank(ranks: list[Results]) -> None
     for rank in ranks:
         assert rank["lost"].startswith("ClusterError: rank 1 of 2")
         assert "ValueError: the card is on fire" in rank["lost"]
+
+
+@pytest.mark.slow
+def test_four_ranks_train_as_one_process_does(tmp_path: Path, plain: Results) -> None:
+    names = ("ddp", "zero1", "zero2", "zero3")
+    ranks = run_ranks(tmp_path, 4, *names, "spread")
+    for name in names:
+        assert off(ranks[0][name]["gradient"], plain["gradient"]) < 1e-5
+        assert moved(ranks[0][name]["state"], plain) < 0.02
+    assert_parts(ranks)
+    for rank in ranks:
+        assert rank["lost"].startswith("ClusterError: rank 3 of 4")
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_after_the_time_out(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(rank_checks.hang, (port, str(tmp_path)), NUM_RANKS)
+    words = (tmp_path / "hung-0").read_text()
+    assert words.startswith("ClusterError: rank 1 of 2 died or hangs without a word")
