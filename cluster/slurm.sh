@@ -83,6 +83,7 @@ trap 'kill -TERM "$command" 2>/dev/null' TERM
 wait "$command" && code=0 || code=$?
 trap - TERM
 # Ends the srun steps, and with them the Ray of this job only.
-kill $(jobs -p) 2>/dev/null || true
+mapfile -t steps < <(jobs -p)
+kill "${steps[@]}" 2>/dev/null || true
 wait 2>/dev/null || true
 exit "$code"

@@ -44,7 +44,7 @@ class LocalPods:
         self.spec, self.folders = spec, folders
         self.temp = tempfile.mkdtemp(prefix="hmr", dir="/tmp")
         self.dashboard, self.gcs = free_port(), free_port()
-        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._nodes: list[tuple[list[str], dict[str, str], subprocess.Popen[bytes]]] = []
 
     @property
     def url(self) -> str:
@@ -79,11 +79,11 @@ class LocalPods:
         head = self.spec["headGroupSpec"]
         self._node(head, "--head", f"--port={self.gcs}", f"--dashboard-port={self.dashboard}",
                    "--dashboard-host=127.0.0.1", f"--temp-dir={self.temp}")  # fmt: skip
-        self.wait(lambda: self.get("/api/version"), 300)
+        self.wait(lambda: self._are_up(1), 300)
         for name in groups:
             (group,) = [g for g in self.spec["workerGroupSpecs"] if g["groupName"] == name]
             self._node(group, f"--address=127.0.0.1:{self.gcs}")
-        self.wait(lambda: self._num_nodes() == 1 + len(groups), 300)
+        self.wait(lambda: self._are_up(1 + len(groups)), 300)
 
     def _node(self, group: dict[str, Any], *options: str) -> None:
         resources = group["resources"]
@@ -100,15 +100,28 @@ class LocalPods:
             *([f"--labels={labels}"] if labels else []),
             *([f"--resources={json.dumps(rest)}"] if rest else []),
         ]  # fmt: skip
-        self._nodes.append(
-            subprocess.Popen(
-                command,
-                env=self.environment(group),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        environment = self.environment(group)
+        self._nodes.append((command, environment, self._process(command, environment)))
+
+    @staticmethod
+    def _process(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
+
+    def _are_up(self, number: int) -> bool:
+        """Whether so many nodes live; one that ended meanwhile is started again.
+
+        Ray gives up on its own raylet after 30 s, which a busy machine may need.
+        """
+        for k, (command, environment, process) in enumerate(self._nodes):
+            if process.poll() is not None:
+                self._nodes[k] = (command, environment, self._process(command, environment))
+        return self._num_nodes() == number
 
     def _num_nodes(self) -> int:
         answer = self.get("/api/v0/nodes?detail=1")
@@ -162,7 +175,7 @@ class LocalPods:
 
     def end(self) -> None:
         """End the nodes, the head last."""
-        for node in reversed(self._nodes):
+        for _, _, node in reversed(self._nodes):
             node.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.wait(timeout=60)
