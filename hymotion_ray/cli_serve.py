@@ -35,11 +35,19 @@ from hymotion_ray.cli_options import Command, print_json, say
 @click.option("--clip", "clip_path", help="Folder of the CLIP text model.")
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
 @click.option("--dry-run", is_flag=True, help="Check the config, print it as JSON, start nothing.")
-def serve(dry_run: bool, address: str | None, **options: Any) -> None:
+@click.option(
+    "--new-key",
+    metavar="NAME",
+    help="Print a new API key and its entry for the keys file, and end.",
+)
+def serve(dry_run: bool, new_key: str | None, address: str | None, **options: Any) -> None:
     """Serve a model over HTTP: POST /v1/motions, a page at /, the API at /docs.
 
     Runs until Ctrl-C or SIGTERM; what is waited for is finished first.
     """
+    if new_key is not None:
+        _print_key(new_key)
+        return
     config = serve_config(**options)
     if dry_run:
         from hymotion_ray.config.fields import to_mapping
@@ -50,6 +58,16 @@ def serve(dry_run: bool, address: str | None, **options: Any) -> None:
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
         run_server(config, say, address)
+
+
+def _print_key(name: str) -> None:
+    """The key to hand out on stdout, once; what the keys file holds of it on stderr."""
+    from hymotion_ray.engine.serve.keys import new_key
+
+    key, digest = new_key()
+    say(f"give this key to {name}; it is shown once. For the keys file:")
+    say(f'  - {{name: {name}, sha256: "{digest}"}}')
+    click.echo(key)
 
 
 def serve_config(

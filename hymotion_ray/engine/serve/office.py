@@ -77,6 +77,7 @@ class Office:
         self.signer: Signer | None = None
         self.outbox = self._make_outbox()
         self.batches: BatchRunner | None = None
+        self._queues: set[tuple[str, str]] = set()
         self._tasks: list[asyncio.Task[Any]] = []
 
     def _make_outbox(self) -> Outbox | None:
@@ -144,8 +145,21 @@ class Office:
                     own = facts.sampling
                     each = clip_units(facts.fps, own.num_steps, own.guidance_scale)
                     self.metrics.gauge("pace", pool.speed / each, tags)
-                waiting = float(sum(load.queued for load in loads))
-                self.metrics.gauge("queued_clips", waiting, {"pool": pool.name, "key": "all"})
+        self._gauge_queue()
+
+    def _gauge_queue(self) -> None:
+        """What waits of this process's jobs, by pool and key; what no longer does is set to 0."""
+        waiting: dict[tuple[str, str], tuple[int, float]] = dict.fromkeys(self._queues, (0, 0.0))
+        for ticket in self.desk.open_tickets():
+            job = ticket.job
+            number = sum(clip.state == "queued" for clip in job.clips)
+            queue = (job.pool or "any", job.key)
+            clips, seconds = waiting.get(queue, (0, 0.0))
+            waiting[queue] = (clips + number, seconds + number * job.num_frames / 30)
+        self._queues = set(waiting)
+        for (pool, key), (clips, seconds) in waiting.items():
+            self.metrics.gauge("queued_clips", float(clips), {"pool": pool, "key": key})
+            self.metrics.gauge("queued_clip_seconds", seconds, {"pool": pool, "key": key})
 
     async def _flush(self) -> None:
         while True:
