@@ -191,6 +191,11 @@ def encode_shard(table: pa.Table, row_group_bytes: float) -> bytes:
     return sink.getvalue()
 
 
+def is_shard(schema: pa.Schema) -> bool:
+    """Whether a Parquet file of this schema is a shard: other tables may have its columns."""
+    return _KEY in (schema.metadata or {})
+
+
 def open_shard(content: bytes, name: str) -> pq.ParquetFile:
     """The Parquet file in a shard's bytes; `InputError` names what is none, or another form."""
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hymotion_ray.engine.dataset.reader import expand
+from hymotion_ray.engine.dataset.reader import expand, is_below
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.atomic import Store
 from hymotion_ray.formats.sources import CaptionIndex, SourceFile, list_sources, load_captions
@@ -51,16 +51,19 @@ class Captions:
 
 
 def read_captions(
-    given: str | None, sources: Sequence[str], say: Callable[[str], None]
+    given: str | None,
+    sources: Sequence[str],
+    say: Callable[[str], None],
+    out: str | None = None,
 ) -> Captions | None:
-    """All captions that there are for `sources`; None where there are none.
+    """All captions that there are for `sources`, what lies in `out` aside; None without any.
 
     `InputError` when the file given cannot be read at all; a file found among the sources that
     cannot be is only told.
     """
     paths = [given] if given else []
     known = {place_key(path) for path in paths}
-    for file in _files(sources):
+    for file in _files(sources, out):
         is_table = file.name.lower().endswith(_TABLES) and not file.member
         if file.kind == "captions" and is_table and place_key(file.path) not in known:
             known.add(place_key(file.path))
@@ -78,7 +81,7 @@ def read_captions(
         read.append(path)
     if not read:
         return None
-    captions = Captions(index, tuple(read), index.num_outside(_files(sources)))
+    captions = Captions(index, tuple(read), index.num_outside(_files(sources, out)))
     say(
         f"{index.num_captions} captions of {', '.join(read)}: {captions.outside} for files that are"
         f" not among the sources, {len(index.rejects)} rows unreadable"
@@ -86,8 +89,9 @@ def read_captions(
     return captions
 
 
-def _files(sources: Sequence[str]) -> Iterable[SourceFile]:
-    return list_sources(expand(sources))
+def _files(sources: Sequence[str], out: str | None) -> Iterable[SourceFile]:
+    files = list_sources(expand(sources))
+    return (file for file in files if out is None or not is_below(file, out))
 
 
 def _merge(index: CaptionIndex, more: CaptionIndex) -> None:

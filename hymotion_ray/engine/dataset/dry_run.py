@@ -27,7 +27,7 @@ def describe(
     store = open_store(config.out)
     captions = None
     if reader is None:
-        captions = read_captions(config.captions, config.sources, say)
+        captions = read_captions(config.captions, config.sources, say, store.root)
         reader = CollectionReader(
             captions.index if captions else None, read_chunk_keys(config.chunk_keys)
         )
@@ -40,7 +40,7 @@ def describe(
         for batch in table_batches(store, manifest, "files") if manifest else ():
             files.add_known((r["key"], r["size"], r["path"]) for r in batch.to_pylist())
         taken = 0
-        for reject in files.add_sources(reader, expand(config.sources)):
+        for reject in files.add_sources(reader, expand(config.sources), store.root):
             say(f"rejected {reject.name}: {reject.message}")
             taken += 1
         counts = files.counts

@@ -71,7 +71,7 @@ def run_ingest(
     store = open_store(config.out)
     captions = None
     if reader is None:
-        captions = read_captions(config.captions, config.sources, say)
+        captions = read_captions(config.captions, config.sources, say, store.root)
         reader = CollectionReader(
             captions.index if captions else None, read_chunk_keys(config.chunk_keys)
         )
@@ -88,7 +88,7 @@ def run_ingest(
         manifest = read_manifest(store) or new_manifest(skeleton, config.splits)
         _load(store, manifest, files, catalogue)
         taken = []
-        for reject in files.add_sources(reader, expand(config.sources)):
+        for reject in files.add_sources(reader, expand(config.sources), store.root):
             catalogue.add_reject(reject)
             taken.append(reject.file)
         _tell_listed(files, say)

@@ -19,7 +19,7 @@ from typing import Any
 
 from hymotion_ray.config.ingest import WorkConfig
 from hymotion_ray.engine.dataset.items import Rejected, printable
-from hymotion_ray.engine.dataset.reader import Reader
+from hymotion_ray.engine.dataset.reader import Reader, is_below
 from hymotion_ray.engine.identity import digest
 from hymotion_ray.formats.sources import SourceFile
 
@@ -98,10 +98,17 @@ class FileList:
         """Files (key, size, path) that are in the dataset."""
         self._connection.executemany("INSERT OR REPLACE INTO known VALUES (?, ?, ?)", rows)
 
-    def add_sources(self, reader: Reader, roots: Iterable[str]) -> Iterator[Rejected]:
-        """Put the files below `roots` on the list; gives those whose name is another file's."""
+    def add_sources(
+        self, reader: Reader, roots: Iterable[str], out: str | None = None
+    ) -> Iterator[Rejected]:
+        """Put the files below `roots` on the list; gives those whose name is another file's.
+
+        out: the dataset's own folder, whose files are left out where it lies among the sources.
+        """
         for root in roots:
             for source in reader.list(root):
+                if out is not None and is_below(source, out):
+                    continue
                 reject = self._add(WorkFile(file_key(root, source), source))
                 if reject is not None:
                     yield reject

@@ -75,6 +75,12 @@ def read_chunk_keys(path: str | None) -> ChunkKeys | None:
     return from_mapping(ChunkKeys, values, path)
 
 
+def is_below(file: SourceFile, folder: str) -> bool:
+    """Whether a source file lies in `folder`, a path or URL: an --out among the sources is none."""
+    places = [place if "://" in place else os.path.abspath(place) for place in (file.path, folder)]
+    return places[0].startswith(places[1].rstrip("/") + "/")
+
+
 def expand(sources: Sequence[str]) -> list[str]:
     """Sources with local globs replaced by what they match; a glob without match stays as it is."""
     found: list[str] = []

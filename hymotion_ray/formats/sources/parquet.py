@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 
 from hymotion_ray.errors import InputError, SourceError
-from hymotion_ray.formats.shard_table import ShardClip, from_table
+from hymotion_ray.formats.shard_table import ShardClip, from_table, is_shard
 from hymotion_ray.formats.sources.arrays import NpzFile
 from hymotion_ray.formats.sources.clip import Caption, SourceClip, SourceReject
 from hymotion_ray.formats.sources.file_bytes import local_path
@@ -29,6 +29,14 @@ from hymotion_ray.motion.rotations import rot6d_to_matrix
 from hymotion_ray.motion.skeleton import PELVIS
 
 _ROWS = 16
+# Columns of the tables beside shards: samples of rejects, clips, rejects, files, items of a render.
+_TABLES: tuple[set[str], ...] = (
+    {"clip_id", "transl", "rot6d"},
+    {"clip_id", "likeness", "shard"},
+    {"code", "all_codes", "is_motion"},
+    {"key", "path", "accepted"},
+    {"identity", "status", "file"},
+)
 _DATASET_FPS = 30.0
 
 
@@ -41,8 +49,13 @@ def read_parquet_file(file: SourceFile) -> Iterator[SourceClip | SourceReject]:
             raise SourceError(f"not a Parquet file, or damaged: {cause}", "damaged") from cause
         with table:
             names = set(table.schema_arrow.names)
-            if {"clip_id", "transl", "rot6d"} <= names:
+            if is_shard(table.schema_arrow):
                 yield from _dataset_rows(file, table)
+            elif any(columns <= names for columns in _TABLES):
+                message = "a table of a dataset or a render, beside its shards"
+                yield SourceReject(
+                    name=file.name, code="document", message=message, is_motion=False
+                )
             elif "npz" in names:
                 yield from _render_rows(file, table, names)
             else:

@@ -43,6 +43,14 @@ def test_every_file_is_in_one_chunk_in_the_same_order_each_time(listed, sources)
     assert [key for chunk in found for key in chunk] != flat  # neighbours are scattered
 
 
+def test_a_dataset_among_its_own_sources_is_none_of_them(tmp_path, sources, reader):
+    out = sources / "set1"
+    with FileList(tmp_path / "own.sqlite") as files:
+        assert list(files.add_sources(reader, [str(sources)], str(out))) == []
+        assert {key.split("/")[1] for chunk in keys(files) for key in chunk} == {"set0"}
+        assert files.counts.files == 4
+
+
 def test_chunks_and_rounds_keep_to_their_sizes(listed, sources):
     files, _ = listed(sources)
     rounds = list(files.rounds(WorkConfig(chunk_files=2, round_files=4), "s"))

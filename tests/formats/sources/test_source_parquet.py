@@ -90,3 +90,24 @@ def test_other_tables_and_damage(tmp_path: Path) -> None:
     (found,) = read(tmp_path / "a.parquet")
     assert isinstance(found, SourceReject)
     assert found.code == "damaged"
+
+
+def test_tables_beside_shards_hold_no_motion_of_their_own(tmp_path: Path) -> None:
+    """A dataset's samples are rejects: as a source they must not come back in."""
+    motion = canonical_clip(walk())
+    row = ShardClip(
+        clip_id="a",
+        split_group="sliding",
+        source="",
+        licence="",
+        fps_src=30.0,
+        transl=motion.transl.numpy(),
+        rot6d=motion.rot6d.numpy(),
+        source_leg_length=None,
+        scale=1.0,
+        pelvis_offset=None,
+    )
+    pq.write_table(to_table([row]), tmp_path / "round-0000.parquet")
+    (reject,) = read(tmp_path / "round-0000.parquet")
+    assert isinstance(reject, SourceReject)
+    assert (reject.code, reject.is_motion) == ("document", False)
