@@ -7,17 +7,17 @@ downloaded unless a model is given as `hf:REPO@REVISION`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hymotion_ray.config import Grid, ModelConfig, NetworkConfig, SamplingConfig
-from hymotion_ray.config.fields import from_mapping, to_mapping
+from hymotion_ray.config.fields import from_mapping, shown, to_mapping
 from hymotion_ray.config.sampling import Method, NoiseSource, Precision
 from hymotion_ray.errors import ConfigError, TextEncoderError
 from hymotion_ray.flow.plan import Row
@@ -175,7 +175,7 @@ class Model:
         Raises `TextEncoderError` when no text encoder is configured or it cannot encode, and
         `ConfigError` for what is no text.
         """
-        listed = [texts] if isinstance(texts, str) else list(texts)
+        listed = [texts] if isinstance(texts, str) else _list(texts, "texts", "a text or several")
         for i, text in enumerate(listed):
             if not isinstance(text, str):
                 raise ConfigError(f"text {i} is {type(text).__name__}; allowed: str")
@@ -200,11 +200,15 @@ class Model:
         """
         if isinstance(rows, Row):
             raise ConfigError("rows is a single Row; allowed: a list of them, as in [Row(...)]")
+        if not isinstance(condition, TextCondition):
+            raise ConfigError(
+                f"condition is {shown(condition)}; allowed: a TextCondition, as encode gives"
+            )
         return self.sampler.sample(
             condition.context,
             condition.vector,
             condition.length,
-            list(rows),
+            _list(rows, "rows", "a list of Row"),
             self._sampling(num_steps, guidance_scale, method),
             on_step=on_step,
         )
@@ -225,7 +229,8 @@ class Model:
         `ConfigError` for what is no array.
         """
         is_one = getattr(latents, "ndim", 0) == 2
-        listed = [latents] if is_one else list(latents)
+        allowed = "a latent (L, 201) or a list of them"
+        listed = [latents] if is_one else _list(latents, "latents", allowed)
         tensors = [_numbers(v, f"latent {i}", torch.float32, "cpu") for i, v in enumerate(listed)]
         motions = [self._named(m) for m in self.decoder.decode(tensors, smooth=smooth)]
         return motions[0] if is_one else motions
@@ -272,6 +277,13 @@ def load_model(
     return Model(
         checkpoint, network, llm_path=llm_path, clip_path=clip_path, precision_reason=choice.reason
     )
+
+
+def _list(values: object, name: str, allowed: str) -> list[Any]:
+    """What was given as a list; `ConfigError` for what holds no things in order."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise ConfigError(f"{name} is {shown(values)}; allowed: {allowed}")
+    return list(values)
 
 
 def _numbers(

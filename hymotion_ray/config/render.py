@@ -148,7 +148,8 @@ class RenderConfig:
 
     def __post_init__(self) -> None:
         require(len(self.prompts) > 0, "prompts", self.prompts, "at least one file or folder")
-        require(1 <= self.num_seeds <= 1_000_000, "num_seeds", self.num_seeds, "1 to 1000000")
+        is_count = isinstance(self.num_seeds, int) and 1 <= self.num_seeds <= 1_000_000
+        require(is_count, "num_seeds", self.num_seeds, "1 to 1000000")
         for seed in self.seed_list:
             require(0 <= seed <= MAX_SEED, "seed_list", seed, f"0 to {MAX_SEED}")
         require(
@@ -158,7 +159,8 @@ class RenderConfig:
             "seeds without repeats",
         )
         require(
-            self.duration is None or 0 < self.duration < 1e5,
+            self.duration is None
+            or (isinstance(self.duration, int | float) and 0 < self.duration < 1e5),
             "duration",
             self.duration,
             "seconds > 0",

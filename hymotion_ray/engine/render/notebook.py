@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+from hymotion_ray.config.fields import shown
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.manifest import read_batches
 from hymotion_ray.engine.render.extend import clip_bytes
 from hymotion_ray.engine.render.job import run_job
-from hymotion_ray.errors import SamplingError
+from hymotion_ray.errors import ConfigError, SamplingError
 from hymotion_ray.formats.atomic import open_store
 from hymotion_ray.formats.motions import decode_motion
 from hymotion_ray.motion.motion import Motion
@@ -70,7 +72,9 @@ def render(
     arguments are those of `hymotion-ray render`. Raises `SamplingError` when a clip failed, and
     the errors of a render job.
     """
-    sentences = [prompts] if isinstance(prompts, str) else list(prompts)
+    sentences = [prompts] if isinstance(prompts, str) else _list("prompts", prompts, str)
+    seed_list = [] if isinstance(seeds, int) else _list("seeds", seeds, Integral)
+    wanted = _list("formats", formats, str)
     folder = out or tempfile.mkdtemp(prefix="hymotion-ray-render-")
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "prompts.jsonl"
@@ -85,11 +89,11 @@ def render(
                 model=model,
                 out=folder,
                 num_seeds=seeds if isinstance(seeds, int) else 1,
-                seed_list=() if isinstance(seeds, int) else tuple(seeds),
+                seed_list=tuple(int(seed) for seed in seed_list),
                 duration=duration,
                 num_steps=num_steps,
                 guidance_scale=guidance_scale,
-                formats=tuple(formats),
+                formats=tuple(wanted),
                 address=address,
             ),
             lambda line: print(line, file=sys.stderr),  # noqa: T201 - a notebook's own output
@@ -102,3 +106,13 @@ def render(
             f" ({why}); what is done lies in {folder}"
         )
     return Rendered(folder, report.to_mapping())
+
+
+def _list(name: str, values: object, kind: type) -> list[Any]:
+    """What was given as a list; `ConfigError` unless it holds things of `kind`."""
+    is_many = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    listed = list(values) if is_many else [None]  # type: ignore[call-overload]
+    if not all(isinstance(value, kind) for value in listed):
+        words = "texts" if kind is str else "whole numbers"
+        raise ConfigError(f"{name} is {shown(values)}; allowed: a list of {words}")
+    return listed

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 import torch
 
+from hymotion_ray.config.fields import shown
 from hymotion_ray.errors import InputError, OutputError
 from hymotion_ray.formats.atomic import read_bytes, write_bytes
 from hymotion_ray.formats.motions.bvh import read_bvh, write_bvh
@@ -98,6 +99,10 @@ def save_motion(motion: Motion, path: str | os.PathLike[str], *, axis: Axis = "y
 
     axis: see `encode_motion`. `OutputError` for an unknown suffix or when writing fails.
     """
+    if not isinstance(motion, Motion):
+        raise InputError(
+            f"motion is {shown(motion)}; allowed: one Motion, as load_motion and decode give"
+        )
     name = _suffix(path)
     if f".{name}" in _PREVIEWS:
         raise OutputError(
@@ -118,8 +123,8 @@ def load_motion(path: str | os.PathLike[str]) -> Motion:
     npz: ours, the released tool's and AMASS's; bvh and glb: ours.
     `InputError` for a missing file, an unknown or write-only suffix, damaged or hostile content.
     """
-    source = os.fspath(path)
     name = _suffix(path)
+    source = os.fspath(path)
     _require_readable(name, source)
     if "://" not in source:
         if not os.path.isfile(source):
@@ -148,4 +153,6 @@ def _require_readable(name: str, source: str) -> Callable[[bytes, str], Motion]:
 
 
 def _suffix(path: str | os.PathLike[str]) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"path is {shown(path)}; allowed: a path or URL, as text or Path")
     return PurePosixPath(os.fspath(path)).suffix.lower().removeprefix(".")

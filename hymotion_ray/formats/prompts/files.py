@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
+from hymotion_ray.config.fields import shown
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.locations import Location, locate
 from hymotion_ray.formats.streams import COMPRESSIONS
@@ -51,6 +52,10 @@ def list_prompt_files(paths: Paths, warn: Callable[[str], None]) -> list[PromptF
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
+    if not isinstance(paths, Sequence) or not all(isinstance(p, str | os.PathLike) for p in paths):
+        raise InputError(
+            f"prompts are {shown(paths)}; allowed: a path, folder, glob or URL, or a list of them"
+        )
     files: dict[str, PromptFile] = {}
     for path in paths:
         for file in _expand(os.fspath(path), warn):
