@@ -28,7 +28,7 @@ endif
 help:
 	@echo 'make demo      install, render examples/prompts.txt with the tiny model, print the page to open'
 	@echo 'make test      install everything (all extras, browser) and run the whole test suite'
-	@echo 'make campaign  the long runs: tests marked slow, then the benchmarks'
+	@echo 'make campaign  the long runs: tests marked slow, then kill, mixed-pool and scale campaigns; resumable'
 	@echo 'make format | lint | types | imports   the gate, one tool each (format rewrites files)'
 	@echo 'make install   everything that `make test` needs, without running it'
 	@echo 'make lock      write the image locks anew, after a change of constraints.txt'
@@ -43,7 +43,7 @@ test: install
 
 campaign: install
 	$(PYTHON) -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)
-	@if [ -f benchmarks/campaign.py ]; then $(PYTHON) benchmarks/campaign.py; fi
+	$(PYTHON) benchmarks/campaign.py
 
 format: $(VENV)/.installed-all
 	$(BIN)/ruff check --fix --exit-zero --quiet .

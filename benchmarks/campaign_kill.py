@@ -87,6 +87,7 @@ class Round:
     number: int
     kills: Counter[str] = field(default_factory=Counter)
     runs: int = 0
+    asked: int = NUM_PROMPTS
     computed: int = 0
     faults: list[str] = field(default_factory=list)
     """What is wrong with the result; empty when all is well."""
@@ -114,13 +115,23 @@ class Nodes:
             {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 100 * 2**20},
             {"num_cpus": 1, "num_gpus": 1, "object_store_memory": 100 * 2**20},
         ]
-        self._nodes = [self.cluster.add_node(**shape) for shape in self._shapes]
+        self._nodes = [self._add(shape) for shape in self._shapes]
+
+    def _add(self, shape: dict[str, Any]) -> Any:
+        """A new node; a busy machine may need several tries within Ray's own time limit."""
+        for tries_left in range(9, -1, -1):
+            try:
+                return self.cluster.add_node(**shape)
+            except Exception:  # Ray raises it plain
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def kill_one(self, number: int) -> None:
         """SIGKILL a node with all that runs there, and put a new one in its place."""
         place = number % len(self._nodes)
         self.cluster.remove_node(self._nodes[place], allow_graceful=False)
-        self._nodes[place] = self.cluster.add_node(**self._shapes[place])
+        self._nodes[place] = self._add(self._shapes[place])
 
 
 class Job:

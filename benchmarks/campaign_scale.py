@@ -1,14 +1,18 @@
 """Does a job of very many rows keep its pace and its memory?
 
-Two parts, each resumable and kept as JSON in the work folder; run again to go on or to print.
+Three parts, each kept as JSON in the work folder when it is through; run again to go on with the
+rest, or to print.
 
 - `bookkeeping`: identities, the manifest's rows, the list of work and its chunks at `--keep` rows,
   half of which an earlier run has done; no Ray. Time and memory of every step.
 - `render`: `--rows` prompts through a whole job on Ray with shards as output: reading, tokens,
   identities, cells, chunks, manifest. The sampler is a stand-in (`StandIn`): no network and no
   decoder, and clips of a few bytes. The job is killed on its way and started again.
+- `clips`: `--clips` real clips of a model, few solver steps each, the command killed half way and
+  run again.
 
-    python benchmarks/campaign_scale.py [--rows 1000000] [--keep 20000000] [--work DIR]
+    python benchmarks/campaign_scale.py [--rows 1000000] [--keep 20000000] [--clips 10000]
+        [--parts bookkeeping,render,clips] [--work DIR]
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from hymotion_ray.engine.render.placement import Placement
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.worklist import Worklist, WorkPrompt, target_key
+from hymotion_ray.errors import HyMotionError
 from hymotion_ray.formats.atomic import open_store
 from hymotion_ray.formats.names import safe_stem
 from hymotion_ray.motion.decode import Decoder
@@ -137,20 +142,38 @@ def watch(process: subprocess.Popen[str], curve: list[dict[str, Any]], out: Path
 
 
 def measure_render(folder: Path, rows: int, model: str) -> dict[str, Any]:
-    """Run the job, kill it half way, run it again."""
+    """The stand-in's job, killed half way."""
     command = [sys.executable, __file__, "--inner", str(folder), "--rows", str(rows)]
-    out, curve = folder / "out", []
+    return measure([*command, "--model", model], folder / "out", rows)
+
+
+def measure_clips(folder: Path, clips: int, model: str) -> dict[str, Any]:
+    """The command itself on real clips of 20 to 49 frames, killed half way."""
+    prompts = folder / "prompts.txt"
+    lines = [f"A person walks {n} steps.#{20 + n % 30}#c{n}\n" for n in range(clips)]
+    prompts.write_text("".join(lines), encoding="utf-8")
+    command = [sys.executable, "-m", "hymotion_ray.cli", "render", str(prompts)]
+    options = ["--model", model, "--out", str(folder / "out"), "--steps", "4", "--address", "local"]
+    return measure([*command, *options], folder / "out", clips)
+
+
+def measure(command: list[str], out: Path, rows: int) -> dict[str, Any]:
+    """Run a job of `rows` clips, kill it half way, run it again; its counts and memory."""
+    curve: list[dict[str, Any]] = []
     began = time.monotonic()
-    first = subprocess.Popen([*command, "--model", model], text=True, start_new_session=True)
-    kill_at = rows // _RENDER_ROWS // 2
-    while first.poll() is None and len(_names(out / "shards")) < kill_at:
-        time.sleep(1.0)
-    half = time.monotonic() - began
+    first = subprocess.Popen(command, text=True, start_new_session=True)
+    while first.poll() is None and _rows_so_far(out) < rows // 2:
+        time.sleep(5.0)
+    if first.poll() is not None:
+        raise SystemExit(f"the job ended with {first.returncode} before it could be killed")
+    half, then = time.monotonic() - began, _rows_so_far(out)
     first.send_signal(signal.SIGKILL)
     first.wait()
     began = time.monotonic()
-    second = subprocess.Popen([*command, "--model", model], text=True, start_new_session=True)
+    second = subprocess.Popen(command, text=True, start_new_session=True)
     watch(second, curve, out)
+    if second.returncode:
+        raise SystemExit(f"the second run ended with {second.returncode}; run this again")
     store = open_store(out)
     working = [c for c in curve if c["largest_worker_mib"]]
     tenth = max(1, len(working) // 10)
@@ -158,7 +181,7 @@ def measure_render(folder: Path, rows: int, model: str) -> dict[str, Any]:
     return {
         "rows": rows,
         "killed_after_s": round(half, 1),
-        "shards_then": kill_at,
+        "manifest_rows_then": then,
         "second_run_s": round(time.monotonic() - began, 1),
         "exit_code": second.returncode,
         "manifest_rows": count_rows(store),
@@ -172,10 +195,11 @@ def measure_render(folder: Path, rows: int, model: str) -> dict[str, Any]:
     }
 
 
-def _names(folder: Path) -> list[str]:
-    with contextlib.suppress(FileNotFoundError):
-        return os.listdir(folder)
-    return []
+def _rows_so_far(out: Path) -> int:
+    """Rows of the manifest of a running job; parts may be merged away while they are counted."""
+    with contextlib.suppress(HyMotionError, OSError):
+        return count_rows(open_store(out))
+    return 0
 
 
 # --- the books alone ------------------------------------------------------------------------------
@@ -254,6 +278,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--keep", type=int, default=20_000_000)
+    parser.add_argument("--clips", type=int, default=10_000)
+    parser.add_argument("--parts", default="bookkeeping,render,clips")
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--work", type=Path, default=Path("campaign-scale"))
     parser.add_argument("--inner", type=Path, help=argparse.SUPPRESS)
@@ -262,16 +288,18 @@ def main() -> None:
         render(args.inner, args.rows, args.model)
     args.work.mkdir(parents=True, exist_ok=True)
     results = {}
-    for name, rows in (("bookkeeping", args.keep), ("render", args.rows)):
-        path = args.work / f"{name}-{rows}.json"
+    sizes = {"bookkeeping": args.keep, "render": args.rows, "clips": args.clips}
+    for name in args.parts.split(","):
+        rows, work = sizes[name], args.work.resolve()
+        path, folder = work / f"{name}-{rows}.json", work / f"{name}-{rows}"
         if not path.exists():
-            folder = args.work / f"{name}-{rows}"
             folder.mkdir(exist_ok=True)
-            found = (
-                measure_bookkeeping(rows)
-                if name == "bookkeeping"
-                else measure_render(folder, rows, args.model)
-            )
+            if name == "bookkeeping":
+                found = measure_bookkeeping(rows)
+            elif name == "render":
+                found = measure_render(folder, rows, args.model)
+            else:
+                found = measure_clips(folder, rows, args.model)
             path.write_text(json.dumps(found, indent=1))
         results[name] = json.loads(path.read_text())
     for name, found in results.items():
