@@ -15,7 +15,8 @@ from hymotion_ray.config.parallel import ParallelConfig, TrainPrecision
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CPU_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 # PyTorch 2.11's memory-efficient attention faults in its masked backward on an H200 (seen here), so
-# a GPU uses the plain form.
+# a GPU uses the plain form; at the sizes trained here it costs little, at the full one it keeps its
+# softmax (see `fit.py`).
 _CUDA_KERNELS = [SDPBackend.MATH]
 
 

@@ -11,17 +11,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
 from hymotion_ray.config.tiny_training import TrainingConfig
+from hymotion_ray.engine.train.precision import attention_kernels
 
 Step = Callable[..., Tensor]
 """Takes the model's input tensors; leaves gradients in its parameters and returns the loss."""
 
-_CPU_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-# PyTorch 2.11's memory-efficient attention faults in its masked backward on an H200 (seen here), so
-# a GPU uses the plain form; at the sizes trained here it costs little.
-_CUDA_KERNELS = [SDPBackend.MATH]
 _WARM_UP_RUNS = 3
 
 
@@ -32,7 +29,7 @@ class EagerStep:
         self.model = model
         self.device_type = device.type
         self.low = precision == "bfloat16"
-        self.kernels = _CUDA_KERNELS if device.type == "cuda" else _CPU_KERNELS
+        self.kernels = attention_kernels(device)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Loss () fp32 of the inputs; the gradients of the pass before are gone."""

@@ -1,7 +1,11 @@
 import json
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+from made_shards import small_dataset
+from train_runs import debug_config
 
 from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.engine.train.tune import Trial, choose, tune
@@ -52,3 +56,17 @@ def test_rounded_gradients_must_be_well_faster_and_powersgd_is_never_picked() ->
 def test_no_combination_that_fits_is_an_error_with_advice() -> None:
     with pytest.raises(ConfigError, match="gradient_checkpointing"):
         choose([trial("none", 64, 0.0), trial("powersgd", 8, 10.0)])
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_train_tune_measures_on_the_workers_of_a_run(ray: ModuleType, tmp_path: Path) -> None:
+    from hymotion_ray.engine.train.tune_job import run_tuning
+
+    settings = ("workers.num_workers=2", "parallel.powersgd_start=2")
+    config = debug_config(small_dataset(tmp_path / "data"), tmp_path / "out", *settings)
+    found = run_tuning(config, lambda line: None, rows=(1,))
+    assert found.num_ranks == 2
+    assert {t.comm_hook for t in found.trials} == {"none", "fp16", "powersgd"}
+    assert all(t.sent_bytes > 0 and t.clips_per_s > 0 for t in found.trials)
+    assert not (tmp_path / "out").exists()
