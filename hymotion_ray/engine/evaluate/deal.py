@@ -17,7 +17,7 @@ from hymotion_ray.engine.evaluate.source import Piece, Reject
 from hymotion_ray.errors import HyMotionError
 
 _IN_FLIGHT_A_WORKER = 2
-_TRIES = 3
+_TRIES = 2
 
 
 def measure_here(
@@ -33,7 +33,7 @@ def measure_over_ray(
 ) -> Iterator[tuple[Piece, Measured]]:
     """Measure pieces in tasks of the connected cluster, in any order.
 
-    A piece whose process dies three times is cut into its files; a file that still kills its
+    A piece whose process dies twice is cut into its files; a file that still kills its
     process is rejected as `reader_died`. Raises what a task raised for the whole job, such as
     `ConfigError` of an embedder.
     """
