@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from hymotion_ray.config.fields import override
 from hymotion_ray.config.training import TrainConfig
 from hymotion_ray.config.training_presets import training_preset
+from hymotion_ray.engine import faults
 from hymotion_ray.engine.train.checkpoints import FOLDER, checkpoint_name
 from hymotion_ray.engine.train.encode import StoreStage, encode_captions, encoder_name, run_here
 from hymotion_ray.engine.train.folder import open_run
@@ -58,6 +60,24 @@ def prepare(config: TrainConfig, num_workers: int = 1) -> RankJob:
 def train_here(config: TrainConfig) -> int:
     """Train in this process; returns the steps done."""
     return RankRun(prepare(config), torch.device("cpu")).run()
+
+
+def train_forked(config: TrainConfig, fault_folder: Path) -> int | None:
+    """Train in a fork of this process under the faults of a folder; its exit code.
+
+    A fork, so that a run that is killed and started again costs no imports.
+    """
+    process = multiprocessing.get_context("fork").Process(
+        target=_forked, args=(config, str(fault_folder))
+    )
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _forked(config: TrainConfig, fault_folder: str) -> None:
+    faults.use(fault_folder)
+    train_here(config)
 
 
 def checkpoint(out: Path, step: int) -> Path:

@@ -45,7 +45,7 @@ def reach(point: str, detail: str = "") -> None:
 
 
 def _watched_replace(source: str, target: str) -> None:
-    reach("rename", target)  # the moment between a finished temporary file and its name
+    reach("rename", os.fspath(target))  # the moment between a finished temporary file and its name
     _replace(source, target)
 
 
