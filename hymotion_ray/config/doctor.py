@@ -50,12 +50,20 @@ class DoctorConfig:
     transfer_mb: float = 64.0
     """Megabytes sent between each pair of nodes to measure bandwidth; 0: none."""
     timeout_s: float = 60.0
-    """Seconds that a node has to answer, and an all-reduce to finish."""
+    """Seconds that a node has to start a process and answer."""
+    collective_timeout_s: float = 30.0
+    """Seconds that all processes have to meet, and to sum."""
     grades: Grades = field(default_factory=Grades)
     """Least that a node must have."""
 
     def __post_init__(self) -> None:
         require(self.timeout_s > 0, "timeout_s", self.timeout_s, "seconds > 0")
+        require(
+            self.collective_timeout_s > 0,
+            "collective_timeout_s",
+            self.collective_timeout_s,
+            "seconds > 0",
+        )
         require(0 <= self.transfer_mb <= 10_000, "transfer_mb", self.transfer_mb, "0 to 10000")
         for port in self.ports:
             require(1 <= port <= 65535, "ports", port, "1 to 65535")

@@ -20,6 +20,8 @@ from hymotion_ray.formats.atomic import Store, open_store
 Target = tuple[str, int, str]
 """Address, port, and what the port is for."""
 _SHARE_GRACE_S = 5.0
+_STORE_GRACE_S = 2.0
+"""How long the rank that keeps the store stays for others that still look into it."""
 _CONNECTS_AT_ONCE = 16
 
 
@@ -84,31 +86,44 @@ class Examiner:
             port: int = probe.getsockname()[1]
             return port
 
-    def all_reduce(
-        self, backend: str, master: str, rank: int, world_size: int, timeout_s: float
-    ) -> str | None:
-        """Join a group of all and sum known numbers; what went wrong, or None."""
-        import torch.distributed as dist
+    def prepare(self) -> None:
+        """Load torch, so that no rank waits for another's import."""
+        import torch.distributed  # noqa: F401
 
-        from hymotion_ray.engine.train.health import check_collectives
+    def all_reduce(
+        self, backend: str, master: tuple[str, int], rank: int, world_size: int, timeout_s: float
+    ) -> tuple[list[int], str | None]:
+        """Join a group of all and sum known numbers: ranks that did not come, what went wrong."""
+        import torch.distributed as dist
+        from torch.distributed import distributed_c10d as c10d
+
+        from hymotion_ray.engine.train.health import RollCall, check_collectives
 
         if fault("absent"):
-            return None
+            return [], None
+        limit = datetime.timedelta(seconds=timeout_s)
+        missing: list[int] = []
         try:
+            store = dist.TCPStore(  # type: ignore[attr-defined]
+                *master, world_size, rank == 0, limit, wait_for_workers=False
+            )
+            roll = RollCall(store, rank, world_size, "hymotion-doctor")
+            roll.sign("here")
+            missing = roll.absent("here", time.monotonic() + timeout_s)
+            if missing:
+                time.sleep(_STORE_GRACE_S if rank == 0 else 0)
+                return missing, None
+            group = c10d.PrefixStore("group", store)
             dist.init_process_group(
-                backend,
-                init_method=f"tcp://{master}",
-                rank=rank,
-                world_size=world_size,
-                timeout=datetime.timedelta(seconds=timeout_s),
+                backend, store=group, rank=rank, world_size=world_size, timeout=limit
             )
             check_collectives(timeout_s)
         except (ClusterError, RuntimeError, ValueError) as error:
-            return str(error).strip().splitlines()[0]
+            return missing, str(error).strip().splitlines()[0]
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
-        return None
+        return [], None
 
 
 def _place(place: str) -> Store:

@@ -181,35 +181,36 @@ def check_all_reduce(
     """One group over all nodes, a sum whose result is known; whoever spoils it is named."""
     if len(nodes) < 2:
         return
-    first = nodes[0]
-    master = f"{first.ip}:{ray.get(first.actor.free_port.remote())}"
-    timeout_s = config.timeout_s
+    ray.wait([n.actor.prepare.remote() for n in nodes], num_returns=len(nodes), timeout=120)
+    master = (nodes[0].ip, ray.get(nodes[0].actor.free_port.remote()))
+    limit = config.collective_timeout_s
     futures = [
-        node.actor.all_reduce.remote(backend, master, rank, len(nodes), timeout_s)
+        node.actor.all_reduce.remote(backend, master, rank, len(nodes), limit)
         for rank, node in enumerate(nodes)
     ]
-    ray.wait(futures, num_returns=len(futures), timeout=3 * timeout_s)
-    said = []
+    ray.wait(futures, num_returns=len(futures), timeout=4 * limit + 10)
+    said: dict[str, str] = {}
     for node, future in zip(nodes, futures, strict=True):
         try:
-            if problem := ray.get(future, timeout=0):
-                said.append((node, problem))
+            missing, problem = ray.get(future, timeout=0)
         except (ray.exceptions.GetTimeoutError, ray.exceptions.RayError) as error:
-            said.append((node, f"no answer ({type(error).__name__})"))
+            missing, problem = [], f"no answer ({type(error).__name__})"
+        if problem:
+            said.setdefault(node.name, problem)
+        for rank in missing:
+            said[nodes[rank].name] = f"did not come to the group within {limit:g} s"
     if not said:
         yield Finding(
             node="cluster",
             check="all_reduce",
             level="ok",
-            found=f"{backend} over {len(nodes)} nodes, the sum is right",
+            found=f"{backend} over {len(nodes)} processes, the sum is right",
         )
-        return
-    for node, problem in said:
+    for name, problem in said.items():
         yield Finding(
-            node=node.name,
+            node=name,
             check="all_reduce",
             level="failure",
-            found=problem,
-            advice="ranks are the nodes in the order "
-            + ", ".join(f"{rank} {n.name}" for rank, n in enumerate(nodes)),
+            found=f"{backend}: {problem}",
+            advice=f"look at its log and at its way to {nodes[0].name}, where all meet",
         )

@@ -15,6 +15,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -67,72 +68,27 @@ def _row(rank: int, device: torch.device) -> Tensor:
     return torch.arange(1.0, _NUM_COLUMNS + 1, device=device) * (rank + 1)
 
 
-class _Check:
-    """One check, known in the store by its number: a group may be checked again."""
+class RollCall:
+    """Words that ranks leave in a store, and which ranks have left one.
 
-    def __init__(self, timeout_s: float) -> None:
-        global _calls
-        _calls += 1
-        self.prefix = f"hymotion-health/{_calls}"
-        self.timeout_s = timeout_s
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.store = dist.distributed_c10d._get_default_store()
+    store: torch's, what the group meets by; prefix: one of its own for each call.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, prefix: str) -> None:
+        self.store, self.rank, self.world_size = store, rank, world_size
+        self.prefix = prefix
         self.hosts: dict[int, str] = {}
+        """Hosts of the ranks that were heard of."""
 
-    def roll_call(self) -> None:
-        """Leave this rank's name and wait for all others'."""
-        faults.reach("health-roll-call", f"rank {self.rank}")
-        self._sign("here")
-        missing = self._absent("here", time.monotonic() + self.timeout_s)
-        if missing:
-            there = ", ".join(f"{rank} on {host}" for rank, host in sorted(self.hosts.items()))
-            raise ClusterError(
-                f"rank {_list(missing)} of {self.world_size} did not answer within"
-                f" {self.timeout_s:g} s; there are rank {there}. Look at that worker's log, its"
-                " node and the way to it, then run the same command again"
-            )
-
-    def all_reduce(self, device: torch.device) -> None:
-        """Sum the known table and look at each row."""
-        faults.reach("health-all-reduce", f"rank {self.rank}")
-        total = contribution(self.rank, self.world_size, device)
-        self._sign("reducing")
-        deadline = time.monotonic() + self.timeout_s
-        with self._named_failure(deadline):
-            work = dist.all_reduce(total, async_op=True)
-            while not work.is_completed() and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-            if not work.is_completed():
-                raise TimeoutError(f"no result after {self.timeout_s:g} s")
-            work.wait()
-        if wrong := wrong_rows(total):
-            raise ClusterError(
-                f"an all-reduce of known numbers gave wrong ones for {self._names(wrong)}: that"
-                " device, its memory or its link is faulty; take the node out and run the same"
-                " command again"
-            )
-
-    @contextlib.contextmanager
-    def _named_failure(self, deadline: float) -> Iterator[None]:
-        try:
-            yield
-        except (RuntimeError, TimeoutError) as error:
-            absent = self._absent("reducing", min(deadline, time.monotonic() + 1.0))
-            if absent:
-                what = f"{self._names(absent)} did not come to the first all-reduce"
-            else:
-                what = "all ranks came to the first all-reduce, which did not finish"
-            raise ClusterError(
-                f"{what} ({error}). Data between the nodes is blocked or goes by a wrong"
-                " interface: check firewalls, and name the interface by NCCL_SOCKET_IFNAME or"
-                " GLOO_SOCKET_IFNAME; `hymotion-ray doctor` tries every pair"
-            ) from error
-
-    def _sign(self, word: str) -> None:
+    def sign(self, word: str) -> None:
+        """Leave a word with this rank's host."""
         self.store.set(f"{self.prefix}/{word}/{self.rank}", socket.gethostname())
 
-    def _absent(self, word: str, deadline: float) -> list[int]:
-        """Ranks that have not left `word` by the deadline; notes the hosts of those that have."""
+    def absent(self, word: str, deadline: float) -> list[int]:
+        """Ranks that have not left the word by `deadline` on the monotonic clock.
+
+        `ClusterError` when the store is gone.
+        """
         waiting = set(range(self.world_size))
         while waiting:
             for rank in sorted(waiting):
@@ -154,8 +110,71 @@ class _Check:
                 " at its log"
             ) from error
 
+
+class _Check:
+    """One check, known in the store by its number: a group may be checked again."""
+
+    def __init__(self, timeout_s: float) -> None:
+        global _calls
+        _calls += 1
+        self.timeout_s = timeout_s
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        store = dist.distributed_c10d._get_default_store()
+        self.roll = RollCall(store, self.rank, self.world_size, f"hymotion-health/{_calls}")
+
+    def roll_call(self) -> None:
+        """Leave this rank's name and wait for all others'."""
+        faults.reach("health-roll-call", f"rank {self.rank}")
+        self.roll.sign("here")
+        missing = self.roll.absent("here", time.monotonic() + self.timeout_s)
+        if missing:
+            there = ", ".join(f"{rank} on {host}" for rank, host in sorted(self.roll.hosts.items()))
+            raise ClusterError(
+                f"rank {_list(missing)} of {self.world_size} did not answer within"
+                f" {self.timeout_s:g} s; there are rank {there}. Look at that worker's log, its"
+                " node and the way to it, then run the same command again"
+            )
+
+    def all_reduce(self, device: torch.device) -> None:
+        """Sum the known table and look at each row."""
+        faults.reach("health-all-reduce", f"rank {self.rank}")
+        total = contribution(self.rank, self.world_size, device)
+        self.roll.sign("reducing")
+        deadline = time.monotonic() + self.timeout_s
+        with self._named_failure(deadline):
+            work = dist.all_reduce(total, async_op=True)
+            while not work.is_completed() and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            if not work.is_completed():
+                raise TimeoutError(f"no result after {self.timeout_s:g} s")
+            work.wait()
+        if wrong := wrong_rows(total):
+            raise ClusterError(
+                f"an all-reduce of known numbers gave wrong ones for {self._names(wrong)}: that"
+                " device, its memory or its link is faulty; take the node out and run the same"
+                " command again"
+            )
+
+    @contextlib.contextmanager
+    def _named_failure(self, deadline: float) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, TimeoutError) as error:
+            absent = self.roll.absent("reducing", min(deadline, time.monotonic() + 1.0))
+            if absent:
+                what = f"{self._names(absent)} did not come to the first all-reduce"
+            else:
+                what = "all ranks came to the first all-reduce, which did not finish"
+            raise ClusterError(
+                f"{what} ({error}). Data between the nodes is blocked or goes by a wrong"
+                " interface: check firewalls, and name the interface by NCCL_SOCKET_IFNAME or"
+                " GLOO_SOCKET_IFNAME; `hymotion-ray doctor` tries every pair"
+            ) from error
+
     def _names(self, ranks: Sequence[int]) -> str:
-        return "rank " + _list([f"{r} on {self.hosts.get(r, 'an unknown host')}" for r in ranks])
+        return "rank " + _list(
+            [f"{r} on {self.roll.hosts.get(r, 'an unknown host')}" for r in ranks]
+        )
 
 
 def _device() -> torch.device:
