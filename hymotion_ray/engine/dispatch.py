@@ -29,12 +29,14 @@ from hymotion_ray.engine.piece import LOSSES_OF_A_CHUNK, Piece, after_error, aft
 from hymotion_ray.engine.pool import Pool, Step
 from hymotion_ray.engine.runner import Failure, Receipt
 from hymotion_ray.engine.stage import Chunk
-from hymotion_ray.engine.whereabouts import short, where
+from hymotion_ray.engine.whereabouts import never_ran, short, where
 from hymotion_ray.engine.worker import Assignment, Hello, Sign, Worker
 from hymotion_ray.errors import ClusterError, HyMotionError, OutputError
 
 FAILED_SETUPS = 3
 """Set-ups of a step that fail in a row, none having worked, before the run ends."""
+SETUP_S = 900.0
+"""Seconds that a process may load for, however short the watchdog's time is."""
 _NODES_EVERY_S = 2.0
 _SIGNS_EVERY_S = 5.0
 _TELL_WAITING_S = 30.0
@@ -97,18 +99,6 @@ class Dispatcher:
     def workers(self) -> list[Worker]:
         """All processes there are."""
         return [worker for pool in self.pools for worker in pool.workers]
-
-    def busy_shares(self) -> dict[str, float]:
-        """Of each step, the share of time that its processes had work at hand; after the end."""
-        used = [(p.step.name, p.use) for p in self.pools if p.use.ready_s]
-        return {name: use.busy_s / use.ready_s for name, use in used}
-
-    def gpu_seconds(self) -> dict[str, float]:
-        """Seconds times shares of GPUs, by kind; after the end."""
-        total: dict[str, float] = {}
-        for kind, seconds in chain(*(pool.use.gpu_s.items() for pool in self.pools)):
-            total[kind] = total.get(kind, 0.0) + seconds
-        return total
 
     def running(self) -> list[Chunk]:
         """The chunks that processes work on now."""
@@ -253,8 +243,11 @@ class Dispatcher:
             self._enter(piece.begin_again(), first=True)
 
     def _setup_failed(self, pool: Pool, worker: Worker, cause: BaseException) -> None:
-        pool.setup_failed(worker)
         self._forget(worker)
+        if never_ran(cause):  # its node went away first: nobody's fault, and a new one may come
+            pool.start_again(worker)
+            return
+        pool.setup_failed(worker)
         own = isinstance(cause, HyMotionError)
         if pool.ready or (pool.failed_setups < FAILED_SETUPS and not own):
             self.say(f"{worker.name} could not start, another try follows: {short(cause)}")
@@ -371,14 +364,14 @@ class Dispatcher:
 
     def _watch_worker(self, pool: Pool, worker: Worker, now: float) -> None:
         is_silent = now - worker.last_sign > self.stall_s
-        if worker.hello is None:
-            if is_silent:
-                pool.setup_failed(worker)
-                self._forget(worker)
-            return
-        if worker.sign is None:
+        if worker.sign is None:  # one that has no place yet answers when it has
             worker.sign = worker.actor.sign.remote()
             self._owners[worker.sign] = pool, worker
+        if worker.hello is None:
+            if is_silent and not worker.is_loading(now, max(self.stall_s, SETUP_S)):
+                self._forget(worker)
+                pool.setup_failed(worker)
+            return
         if worker.tasks and is_silent:
             self.say(f"{worker.name} showed no life for {self.stall_s:g} s and was ended")
             self.mishaps.hung += 1
@@ -388,10 +381,15 @@ class Dispatcher:
     def _alive(self, worker: Worker, sign: Sign) -> None:
         worker.sign = None
         worker.memory = sign.torch_allocated, sign.torch_reserved
+        now = time.monotonic()
+        if worker.hello is None:
+            worker.placed_at = worker.placed_at or now
         if sign.beats != worker.beats:
-            worker.beats, worker.last_sign = sign.beats, time.monotonic()
+            worker.beats, worker.last_sign = sign.beats, now
             if worker.tasks:
-                self._progress_at = worker.last_sign
+                self._progress_at = now
+        if worker.is_loading(now, SETUP_S):
+            self._progress_at = now
 
     def _tell_waiting(self) -> None:
         for pool, queue in zip(self.pools, self._queues, strict=True):

@@ -21,6 +21,7 @@ from hymotion_ray.engine.stage import Stage
 from hymotion_ray.engine.worker import StageWorker, Worker
 
 MAX_SETUP_PAUSE_S = 60.0
+_START_AGAIN_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class Step:
     """Processes that these nodes shall have: so many at once, and so many when work queues up."""
     num_cpus: float = 1.0
     num_gpus: float = 0.0
+    beside: tuple[int, float] | None = None
+    """How many processes take another share of a GPU than `num_gpus`, and that share."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Further resources that a process takes."""
     avoids_gpu_nodes: bool = False
@@ -98,18 +101,26 @@ class Pool:
         return started
 
     def _start(self, nodes: Sequence[Node]) -> Worker:
-        step = self.step
+        step, num_gpus = self.step, self.next_share()
         self._num_started += 1
         name = f"{step.name}-{self._num_started}"
         actor = StageWorker.options(  # type: ignore[attr-defined]
             num_cpus=step.num_cpus,
-            num_gpus=step.num_gpus or None,
+            num_gpus=num_gpus or None,
             resources=dict(step.resources) or None,
             scheduling_strategy=self._place(nodes),
         ).remote(name, step.stages, self._is_last, faults.folder())
-        worker = Worker(name=name, actor=actor, ready=actor.start.remote())
+        worker = Worker(name=name, actor=actor, ready=actor.start.remote(), num_gpus=num_gpus)
         self.workers.append(worker)
         return worker
+
+    def next_share(self) -> float:
+        """The share of a GPU that the next worker takes."""
+        if self.step.beside is None:
+            return self.step.num_gpus
+        number, share = self.step.beside
+        held = sum(worker.num_gpus == share for worker in self.workers)
+        return share if held < number else self.step.num_gpus
 
     def _place(self, nodes: Sequence[Node]) -> Any:
         """A node without GPUs where the step asks for one and there is one, else Ray's choice."""
@@ -122,6 +133,11 @@ class Pool:
                 on[worker.hello.node_id] += 1
         roomiest = min(plain, key=lambda n: (on[n.node_id] - n.num_cpus, n.node_id))
         return NodeAffinitySchedulingStrategy(roomiest.node_id, soft=False)
+
+    def start_again(self, worker: Worker) -> None:
+        """End a worker whose place went away before it could start; another one comes soon."""
+        self.end(worker)
+        self._not_before = time.monotonic() + _START_AGAIN_S
 
     def setup_failed(self, worker: Worker) -> None:
         """End a worker whose set-up failed; the next one starts after a growing pause."""
@@ -136,3 +152,18 @@ class Pool:
             self.workers.remove(worker)
             self.use.add(worker)
         ray.kill(worker.actor)
+
+
+def busy_shares(pools: Sequence[Pool]) -> dict[str, float]:
+    """Of each step, the share of time that its processes had work at hand; after the end."""
+    used = [(pool.step.name, pool.use) for pool in pools if pool.use.ready_s]
+    return {name: use.busy_s / use.ready_s for name, use in used}
+
+
+def gpu_seconds(pools: Sequence[Pool]) -> dict[str, float]:
+    """Seconds times shares of GPUs, by kind; after the end."""
+    total: dict[str, float] = {}
+    for pool in pools:
+        for kind, seconds in pool.use.gpu_s.items():
+            total[kind] = total.get(kind, 0.0) + seconds
+    return total

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
+import ray.exceptions
+
 from hymotion_ray.engine.nodes import Node
 from hymotion_ray.engine.pool import Pool, Step
 
@@ -29,6 +31,12 @@ def where(pools: Sequence[Pool], queues: Sequence[Sized], nodes: Sequence[Node])
 def _asks(step: Step) -> str:
     asked = {"CPU": step.num_cpus, "GPU": step.num_gpus, **step.resources}
     return ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount)
+
+
+def never_ran(error: BaseException) -> bool:
+    """Whether a process ended before its first line of ours: its place went away, not its fault."""
+    words = ("never ran", "not schedulable", "node has died", "node was terminated", "node failure")
+    return isinstance(error, ray.exceptions.RayError) and any(w in str(error) for w in words)
 
 
 def short(error: BaseException) -> str:

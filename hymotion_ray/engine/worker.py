@@ -115,6 +115,8 @@ class Worker:
     actor: Any
     ready: ray.ObjectRef | None
     """The answer to `start`; None once it came."""
+    num_gpus: float = 0.0
+    """The share of a GPU that it was given."""
     hello: Hello | None = None
     tasks: deque[Assignment] = field(default_factory=deque)
     """What it holds, in the order it works; the first one is running."""
@@ -128,6 +130,8 @@ class Worker:
     pace: float | None = None
     """Seconds a chunk, of late."""
     num_finished: int = 0
+    placed_at: float | None = None
+    """When it was first known to have a place, where it then loads."""
     ready_at: float | None = None
     busy_s: float = 0.0
     """Seconds it had work at hand."""
@@ -154,6 +158,10 @@ class Worker:
         self.busy_s += seconds
         self.num_finished += 1
         return task
+
+    def is_loading(self, now: float, limit_s: float) -> bool:
+        """Whether it has a place and sets up its stages, for no more than `limit_s`."""
+        return self.hello is None and self.placed_at is not None and now - self.placed_at < limit_s
 
     def seconds_until_free(self, now: float) -> float:
         """When all it holds will be finished, as far as its pace tells; a late one is not told."""

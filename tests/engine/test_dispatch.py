@@ -134,6 +134,17 @@ def test_an_item_that_a_stage_raises_for_is_failed_alone(
     assert dispatcher.mishaps.killed == 0
 
 
+def test_a_process_may_load_longer_than_the_watchdog_waits(out: Path) -> None:
+    class SlowToLoad(Pass):
+        def setup(self) -> None:
+            time.sleep(6)
+
+    steps = [Step(name="work", stages=(SlowToLoad(),), size=fixed(1))]
+    dispatcher = Dispatcher(steps, quiet, stall_s=3.0)
+    assert run(dispatcher) == once()
+    assert [w.name for _, w in dispatcher.ended] == ["work-1"]
+
+
 @pytest.mark.parametrize("action", ["hang", "stop"])
 def test_a_process_that_hangs_is_replaced(out: Path, plan: Path, action: str) -> None:
     (plan / "plan").write_text(f"write:2:{action}\n")
@@ -143,6 +154,20 @@ def test_a_process_that_hangs_is_replaced(out: Path, plan: Path, action: str) ->
     (hung,) = [line.split("\t")[1] for line in arrivals(plan, "write")][1:2]
     assert ends(int(hung))
     assert set(written(out).values()) == {"done"}
+
+
+def test_a_process_that_lost_its_gpu_is_replaced(out: Path, tmp_path: Path) -> None:
+    class Faulty(Pass):
+        def __call__(self, chunk):
+            if "<5>" in chunk.column("text") and not (tmp_path / "struck").exists():
+                (tmp_path / "struck").touch()
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return super().__call__(chunk)
+
+    steps = [Step(name="work", stages=(Faulty(),), size=fixed(1))]
+    dispatcher = Dispatcher(steps, quiet)
+    assert run(dispatcher) == once()
+    assert dispatcher.mishaps.counts() == {"killed": 1, "hung": 0, "lost_with_node": 0}
 
 
 def test_a_full_disk_ends_the_run(out: Path, plan: Path) -> None:

@@ -17,6 +17,7 @@ from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
 from hymotion_ray.engine.render.sample import SampleStage
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.work_chunks import ITEMS
+from hymotion_ray.errors import ConfigError
 
 TEXTS = ["a person walks", "a person jumps", "a person walks"]
 
@@ -126,8 +127,30 @@ def test_a_clip_that_is_not_finite_fails_alone(info: ModelInfo, stages) -> None:
     poisoned = encoded.with_tensors({**encoded.tensors, "context": context})
     sampled = sample(poisoned)
     assert sampled.column("error_code") == [None, "not_finite", None]
-    assert "float32 after not finite" in sampled.column("degradations")[0]
+    assert sampled.column("degradations") == ["", "float32 after not finite", ""]
     assert decode(sampled).alive == [0, 2]
+
+
+def test_a_clip_that_only_float32_can_sample_says_so(
+    info: ModelInfo, stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, sample, _ = stages
+    fresh = SampleStage(dataclasses.replace(sample.settings, precision="bfloat16"))
+    fresh.setup()
+    real = type(fresh._sampler).sample
+
+    def overflows(self, *args, **kwargs):
+        latents = real(self, *args, **kwargs)
+        if self.network.dtype == torch.bfloat16:
+            latents[1] = latents[1] * float("inf")
+        return latents
+
+    monkeypatch.setattr(type(fresh._sampler), "sample", overflows)
+    chunk = fresh(encode(chunk_of(info, [[0], [0], [1]])))
+    assert chunk.alive == [0, 1, 2]
+    assert chunk.column("precision") == ["bfloat16", "float32", "bfloat16"]
+    assert chunk.column("degradations") == ["", "float32 after not finite", ""]
+    assert chunk.tensors["latent"].isfinite().all()
 
 
 def test_out_of_memory_halves_the_rows_and_says_so(
@@ -148,3 +171,32 @@ def test_out_of_memory_halves_the_rows_and_says_so(
     assert chunk.alive == [0, 1, 2]
     assert chunk.column("degradations") == ["rows 1 instead of 4 after out of memory"] * 3
     assert all(cell.startswith("1x") for cell in chunk.column("cell"))
+
+
+def test_what_exact_rules_out_fails_instead(
+    info: ModelInfo, stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, sample, _ = stages
+    fresh = SampleStage(dataclasses.replace(sample.settings, exact=True))
+    fresh.setup()
+    encoded = encode(chunk_of(info, [[0], [0], [1]]))
+    context = encoded.tensors["context"].clone()
+    context[1] = float("nan")
+    sampled = fresh(encoded.with_tensors({**encoded.tensors, "context": context}))
+    assert sampled.column("error_code") == [None, "not_finite", None]
+    assert sampled.column("degradations") == [""] * 3
+    assert fresh._float32 is None
+
+    def full(self, *args, **kwargs):
+        raise torch.OutOfMemoryError("made up: no GPU here")
+
+    monkeypatch.setattr(type(fresh._sampler), "sample", full)
+    failed = fresh(encoded)
+    assert failed.column("error_code") == ["not_exact"] * 3
+    assert "out of memory in the cell" in failed.column("error")[0]
+
+
+def test_noise_of_a_gpu_needs_one(stages) -> None:
+    fresh = SampleStage(dataclasses.replace(stages[1].settings, noise="gpu"))
+    with pytest.raises(ConfigError, match="noise is drawn on a GPU, but the network is on cpu"):
+        fresh.setup()

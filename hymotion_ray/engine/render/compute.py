@@ -11,6 +11,7 @@ from hymotion_ray.engine.balance import cost, laggards, waiting_words
 from hymotion_ray.engine.dispatch import Dispatcher
 from hymotion_ray.engine.gpu_watch import GpuWatch
 from hymotion_ray.engine.lease import Lease
+from hymotion_ray.engine.pool import busy_shares, gpu_seconds
 from hymotion_ray.engine.progress import JobProgress
 from hymotion_ray.engine.render.closing import Merger
 from hymotion_ray.engine.render.extend import Extension
@@ -116,8 +117,8 @@ class Computation:
         report.by_device = dict(progress.by_device)
         report.mishaps = dispatcher.mishaps.counts()
         report.stage_seconds = dict(dispatcher.stage_seconds)
-        report.busy = dispatcher.busy_shares()
-        report.gpu_seconds = dispatcher.gpu_seconds()
+        report.busy = busy_shares(dispatcher.pools)
+        report.gpu_seconds = gpu_seconds(dispatcher.pools)
         report.cost = cost(report.gpu_seconds, self.config.resources.price_of)
         sentences = [*laggards(dispatcher.ended), waiting_words(report.busy)]
         for sentence in filter(None, sentences):

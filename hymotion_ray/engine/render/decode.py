@@ -9,6 +9,7 @@ import torch
 
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.motion.decode import Decoder
+from hymotion_ray.motion.flags import flags
 from hymotion_ray.motion.motion import Motion
 from hymotion_ray.motion.quality import Quality, measure, score
 
@@ -21,7 +22,8 @@ class DecodeStage:
 
     In: tensor `latent` (sum of frames, 201), candidates of an item side by side. Out: of the kept
     ones, tensors `rot6d` (sum of frames, 22, 6), `transl` (sum of frames, 3) and `joints` (sum of
-    frames, 52, 3); columns `noise_seed` and the quality numbers.
+    frames, 52, 3); columns `noise_seed` and the quality numbers; `warnings` gains what
+    `motion.flags` finds.
     """
 
     decoder: Decoder
@@ -59,6 +61,7 @@ def _with_kept(chunk: Chunk, kept: dict[int, tuple[int, Motion, Quality]]) -> Ch
     for name in QUALITY_COLUMNS:
         values = [getattr(kept[i][2], name) if i in kept else None for i in range(num_items)]
         columns[name] = pa.array(values, pa.float32())
+    columns["warnings"] = pa.array(_warnings(chunk, kept), pa.string())
     return chunk.with_columns(columns).with_tensors(
         {
             "rot6d": torch.cat([motion.rot6d for _, motion, _ in kept.values()]),
@@ -66,3 +69,11 @@ def _with_kept(chunk: Chunk, kept: dict[int, tuple[int, Motion, Quality]]) -> Ch
             "joints": torch.cat([motion.joints for _, motion, _ in kept.values()]),
         }
     )
+
+
+def _warnings(chunk: Chunk, kept: dict[int, tuple[int, Motion, Quality]]) -> list[str | None]:
+    """The rows' warnings, and what the kept motions show."""
+    held = chunk.column("warnings")
+    for i, (_, motion, _) in kept.items():
+        held[i] = "; ".join(filter(None, (held[i], *flags(motion))))
+    return held

@@ -159,7 +159,7 @@ class ExtendStage:
         for index in chunk.alive:
             item = items[index]
             try:
-                if "/shards/" in f"/{item['text']}":
+                if self.settings.layout == "shards":
                     self._extend_shard(item)
                 else:
                     self._extend_file(item)

@@ -11,6 +11,7 @@ from pathlib import Path
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine import faults
+from hymotion_ray.engine.cards import card_bytes
 from hymotion_ray.engine.cluster import ClusterInfo, connect
 from hymotion_ray.engine.dispatch import Dispatcher
 from hymotion_ray.engine.lease import Lease, LeaseCheck
@@ -32,9 +33,11 @@ from hymotion_ray.engine.render.pinned import PinnedClass
 from hymotion_ray.engine.render.pipeline import extend_step, render_steps
 from hymotion_ray.engine.render.placement import Placement, place, wants_gpus
 from hymotion_ray.engine.render.plan import fit_grid, make_plan, prompt_rows, read_done
+from hymotion_ray.engine.render.preflight import require_memory
 from hymotion_ray.engine.render.report import JobReport
 from hymotion_ray.engine.render.rewrite import RewriteStage
 from hymotion_ray.engine.render.settings import StageSettings
+from hymotion_ray.engine.render.shares import Shares, divide
 from hymotion_ray.engine.suspects import Suspects
 from hymotion_ray.engine.worklist import Worklist
 from hymotion_ray.errors import OutputError
@@ -91,6 +94,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self._num_stale = 0
+        self._shares: Shares | None = None
         self._suspects = Suspects(self.store)
         self._merger = Merger(self.store)
 
@@ -136,6 +140,8 @@ class Job:
             return
         with connect(self.config.address) as cluster:
             has_gpus = wants_gpus(self.config.resources, cluster)
+            if has_gpus and self.worklist.num_work:
+                self._shares = self._divided()
             folder, stages = self._begin(earlier, has_gpus, rejects)
             if self.worklist.num_work:
                 self._render(cluster, folder, stages)
@@ -159,8 +165,20 @@ class Job:
         )
         return folder, stages
 
+    def _divided(self) -> Shares | None:
+        """How encoder and samplers divide the GPUs; None where that is given or unknown."""
+        resources, model = self.config.resources, self.model.config
+        given = resources.encoder_gpus is not None or resources.sampler_gpus is not None
+        if given or model.text.kind == "static" or not (cards := card_bytes(living_nodes())):
+            return None
+        weights = self.model.encoder_weights
+        shares = divide(model.network, self.config.text, self.config.precision, cards, weights)
+        self.say(shares.words)
+        return shares
+
     def _fitted_grid(self, has_gpus: bool) -> Grid:
-        wanted = default_grid(self.config.resources, has_gpus)
+        most = self._shares.rows if self._shares else None
+        wanted = default_grid(self.config.resources, has_gpus, most)
         return fit_grid(wanted, self.worklist.histogram(), self.model.config.train_frames)
 
     def _pinned(self, folder: Folder) -> PinnedClass:
@@ -178,6 +196,13 @@ class Job:
             cluster,
             living_nodes(),
             encoder_is_large=self.model.config.text.kind != "static",
+            shares=self._shares,
+        )
+        require_memory(
+            placement,
+            living_nodes(),
+            encoder_weights=self.model.encoder_weights,
+            network_weights=self.model.network_weights,
         )
         steps = self.build_steps(stages, self.model.decoder, self.lease.check, placement)
         dispatcher = Dispatcher(

@@ -12,6 +12,7 @@ from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.model import ModelConfig
 from hymotion_ray.config.render import RenderConfig, ResourceConfig
 from hymotion_ray.config.sampling import SamplingConfig
+from hymotion_ray.engine.render.preflight import count_weights
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.formats.models.checkpoint import read_model
 from hymotion_ray.motion.decode import Decoder
@@ -42,6 +43,10 @@ class ModelInfo:
     """The body that motions are for: the model's own, or the generic one."""
     decoder: Decoder
     """Turns latents into motions."""
+    encoder_weights: int
+    """Numbers in the text encoder's files; 0 for one that is small."""
+    network_weights: int
+    """Numbers in the network."""
     sampling: SamplingConfig
     """The model's defaults with the job's own settings over them."""
 
@@ -72,6 +77,15 @@ class ModelInfo:
             token_counter=counter,
             skeleton=skeleton,
             decoder=Decoder(held.mean, held.std, skeleton, mesh=held.mesh, fps=held.config.fps),
+            encoder_weights=sum(
+                count_weights(Path(folder))
+                for folder in (
+                    config.llm_path or held.config.text.llm_path,
+                    config.clip_path or held.config.text.clip_path,
+                )
+                if folder
+            ),
+            network_weights=sum(tensor.numel() for tensor in held.network.values()),
             sampling=dataclasses.replace(
                 own,
                 num_steps=config.num_steps or own.num_steps,
@@ -131,7 +145,7 @@ class ModelInfo:
         )
 
 
-def default_grid(resources: ResourceConfig, has_gpus: bool) -> Grid:
-    """The cells of a new folder, before it is fitted to its prompts."""
-    rows = resources.rows or (_GPU_ROWS if has_gpus else Grid().rows)
+def default_grid(resources: ResourceConfig, has_gpus: bool, most: int | None = None) -> Grid:
+    """The cells of a new folder, before it is fitted to its prompts; `most` rows fit the GPUs."""
+    rows = resources.rows or ((most or _GPU_ROWS) if has_gpus else Grid().rows)
     return dataclasses.replace(Grid(), rows=rows)

@@ -50,6 +50,7 @@ def render_steps(
                 size=place.samplers,
                 num_cpus=place.num_cpus,
                 num_gpus=place.sampler_gpus,
+                beside=place.beside,
                 resources=place.sampler_resources,
             ),
             Step(

@@ -14,6 +14,7 @@ from hymotion_ray.config.render import ResourceConfig
 from hymotion_ray.engine.cluster import ClusterInfo
 from hymotion_ray.engine.device import SLOT
 from hymotion_ray.engine.nodes import Node
+from hymotion_ray.engine.render.shares import Shares
 
 Size = Callable[[Sequence[Node]], tuple[int, int]]
 """Processes wanted on some nodes: at once, and at most when work queues up."""
@@ -21,7 +22,7 @@ Size = Callable[[Sequence[Node]], tuple[int, int]]
 _SAMPLERS_A_FINISHER = 4
 """Samplers on GPUs that one finishing process starts with; more come when work queues up."""
 _ENCODER_SHARE = 0.25
-"""Of a GPU, for a large text encoder."""
+"""Of a GPU, for a large text encoder, where nothing is known of the cards' memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class Placement:
     samplers: Size
     sampler_gpus: float
     sampler_resources: Mapping[str, float] = field(default_factory=dict)
+    beside: tuple[int, float] | None = None
+    """How many samplers share their GPU with an encoder, and the share that is theirs."""
     finishers: Size
 
 
@@ -47,17 +50,24 @@ def place(
     nodes: Sequence[Node],
     *,
     encoder_is_large: bool,
+    shares: Shares | None = None,
 ) -> Placement:
     """The job's own numbers where given, else what fits the cluster.
 
-    With GPUs: one sampler a GPU, or as many as a node has `sampler_slot`s; a large encoder takes a
-    quarter of one. Without: one sampler a CPU.
+    With GPUs: one sampler a GPU, or as many as a node has `sampler_slot`s; a large encoder takes
+    what `shares` says. Without: one sampler a CPU.
     """
     uses_gpus = wants_gpus(resources, cluster)
-    samplers, gpus, extra = _samplers(resources, cluster, nodes, encoder_is_large)
     encoder_gpus = resources.encoder_gpus
     if encoder_gpus is None:
-        encoder_gpus = _ENCODER_SHARE if uses_gpus and encoder_is_large else 0.0
+        encoder_gpus = 0.0
+        if uses_gpus and encoder_is_large:
+            encoder_gpus = _ENCODER_SHARE if shares is None else shares.encoder_gpus
+    taken = encoder_gpus if encoder_is_large else 0.0
+    samplers, gpus, extra = _samplers(resources, cluster, nodes, taken)
+    beside = None
+    if uses_gpus and not extra and resources.sampler_gpus is None and 0 < taken < 1:
+        beside = (resources.num_encoders, round(1 - taken, 4))
 
     def finishers(now: Sequence[Node]) -> tuple[int, int]:
         num_samplers = samplers(now)[0]
@@ -76,6 +86,7 @@ def place(
         samplers=samplers,
         sampler_gpus=gpus,
         sampler_resources=extra,
+        beside=beside,
         finishers=finishers,
     )
 
@@ -105,9 +116,13 @@ def _samplers(
     resources: ResourceConfig,
     cluster: ClusterInfo,
     nodes: Sequence[Node],
-    encoder_is_large: bool,
+    encoder_gpus: float,
 ) -> tuple[Size, float, dict[str, float]]:
-    """Number of samplers, GPU share of each, and what else each takes."""
+    """Number of samplers, GPU share of each, and what else each takes.
+
+    A sampler beside an encoder takes what that leaves (`Placement.beside`), the others whole GPUs:
+    equal small shares would be packed onto few GPUs.
+    """
     if resources.num_samplers is not None:
         number = resources.num_samplers
         size: Size | None = lambda now: (number, number)  # noqa: E731
@@ -124,7 +139,8 @@ def _samplers(
     shares = [n.num_gpus / n.resources[SLOT] for n in nodes if n.num_gpus and n.resources.get(SLOT)]
     if shares and resources.sampler_gpus is None:
         # One shape for all, so that a process fits any node; the cap goes by the node's own slots.
-        least = min(1.0, math.floor(1e4 * min(shares)) / 1e4)
+        # Slots count the samplers; the share only gives access to a GPU, and leaves the encoder's.
+        least = min(1.0 - encoder_gpus % 1, math.floor(1e4 * min(shares)) / 1e4)
 
         def per_slot(now: Sequence[Node]) -> tuple[int, int]:
             number = max(1, int(sum(n.resources.get(SLOT, 0.0) for n in now)))
@@ -133,12 +149,12 @@ def _samplers(
         return size or per_slot, least, {SLOT: 1.0}
     share = resources.sampler_gpus
     if share is None:
-        large = encoder_is_large and resources.encoder_gpus != 0
-        share = 1.0 - _ENCODER_SHARE if large else 1.0
-    taken = share
+        share = 1.0
+    taken, own_cards = share, resources.num_encoders if encoder_gpus == 1 else 0
 
     def per_gpu(now: Sequence[Node]) -> tuple[int, int]:
-        number = max(1, int(sum(n.num_gpus for n in now) * math.floor(1 / taken + 1e-6)))
+        cards = sum(n.num_gpus for n in now) - own_cards
+        number = max(1, int(cards * math.floor(1 / taken + 1e-6)))
         return number, number
 
     return size or per_gpu, share, {}

@@ -56,7 +56,7 @@ class SampleStage:
         rows = [Row(prompts[i], frames[i], seed) for i in alive for seed in seeds[i]]
         start = time.perf_counter()
         try:
-            latents, notes, bad = self._sample(chunk, rows)
+            latents, notes, again, bad = self._sample(chunk, rows)
         except torch.OutOfMemoryError as error:
             if not self.settings.exact:
                 raise
@@ -64,23 +64,26 @@ class SampleStage:
             return chunk.with_all_failed("not_exact", text)
         share = (time.perf_counter() - start) / len(alive)
         errors: dict[int, tuple[str, str]] = {}
+        in_float32: set[int] = set()
         at = 0
         kept: list[torch.Tensor] = []
         for i in alive:
             mine = range(at, at + len(seeds[i]))
             at += len(seeds[i])
+            if again.intersection(mine):
+                in_float32.add(i)
             if bad.intersection(mine):
                 errors[i] = ("not_finite", self._not_finite_words())
             else:
                 kept += [latents[k] for k in mine]
         tensors = {"latent": torch.cat(kept)} if kept else {}
-        return (
-            self._with_columns(chunk, alive, share, notes).with_errors(errors).with_tensors(tensors)
-        )
+        chunk = self._with_columns(chunk, alive, share, notes, in_float32)
+        return chunk.with_errors(errors).with_tensors(tensors)
 
     def _sample(
         self, chunk: Chunk, rows: Sequence[Row]
-    ) -> tuple[list[torch.Tensor], list[str], set[int]]:
+    ) -> tuple[list[torch.Tensor], list[str], set[int], set[int]]:
+        """Latents, what all have in common, which rows were sampled in float32, which are bad."""
         assert self._sampler is not None, "setup runs before the first call"
         alive = chunk.alive
         assert self._model is not None
@@ -95,9 +98,9 @@ class SampleStage:
         latents = self._in_memory(condition, rows, sampling, notes)
         if self.settings.noise == "gpu":
             notes.append("noise drawn on the GPU")
-        bad = set(nonfinite_rows(latents))
+        bad, redo = set(nonfinite_rows(latents)), set[int]()
         if bad and not self.settings.exact:
-            notes.append("float32 after not finite")
+            redo = bad
             if self._float32 is None:
                 self._float32 = self._sampler.in_float32()
             again = sorted(bad)
@@ -113,7 +116,7 @@ class SampleStage:
             for k, latent in zip(again, redone, strict=True):
                 latents[k] = latent
             bad = {again[k] for k in nonfinite_rows(redone)}
-        return latents, notes, bad
+        return latents, notes, redo, bad
 
     def _in_memory(
         self,
@@ -157,7 +160,12 @@ class SampleStage:
         return "the sampled motion is not finite, in float32 too; the weights are suspect"
 
     def _with_columns(
-        self, chunk: Chunk, alive: list[int], seconds: float, notes: list[str]
+        self,
+        chunk: Chunk,
+        alive: list[int],
+        seconds: float,
+        notes: list[str],
+        in_float32: set[int],
     ) -> Chunk:
         assert self._sampler is not None
         assert self._model is not None
@@ -171,8 +179,12 @@ class SampleStage:
             for i in range(num_items)
         ]
 
-        def same(value: str) -> pa.Array:
-            return pa.array([value if i in living else None for i in range(num_items)], pa.string())
+        def column(value: str, redone: str) -> pa.Array:
+            values = [redone if i in in_float32 else value for i in range(num_items)]
+            return pa.array([v if i in living else None for i, v in enumerate(values)], pa.string())
+
+        own, reason = self._model.precision, self._model.precision_reason
+        again = [*notes, "float32 after not finite"]
 
         return chunk.with_columns(
             {
@@ -180,9 +192,9 @@ class SampleStage:
                 "seconds": pa.array(
                     [seconds if i in living else None for i in range(num_items)], pa.float32()
                 ),
-                "device": same(self._device),
-                "precision": same(self._model.precision),
-                "precision_reason": same(self._model.precision_reason),
-                "degradations": same("; ".join(notes)),
+                "device": column(self._device, self._device),
+                "precision": column(own, "float32"),
+                "precision_reason": column(reason, f"clips not finite in {own} are sampled again"),
+                "degradations": column("; ".join(notes), "; ".join(again)),
             }
         )

@@ -1,0 +1,71 @@
+"""Whether the nodes have the memory that a job will take, before a process is killed for it.
+
+Ray-free: numbers of weights in, an error with advice out. A machine that runs out of memory kills
+processes without a word, hours into a job or while the model loads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from hymotion_ray.engine.nodes import Node
+from hymotion_ray.engine.render.placement import Placement
+from hymotion_ray.errors import ClusterError
+
+_GIB = 2**30
+_PROCESS_BYTES = _GIB // 2
+"""Of a process with torch, its libraries and its buffers."""
+_ON_CPU_BYTES = 4
+"""A weight on CPU is float32."""
+
+
+def count_weights(folder: Path) -> int:
+    """Numbers in the safetensors files of a folder, from their headers; 0 where there are none."""
+    total = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        tensors = (held for name, held in header.items() if name != "__metadata__")
+        total += sum(math.prod(held["shape"]) for held in tensors)
+    return total
+
+
+def require_memory(
+    placement: Placement, nodes: Sequence[Node], *, encoder_weights: int, network_weights: int
+) -> None:
+    """Raise `ClusterError` when processes on CPUs will not fit the nodes' memory.
+
+    Nodes say what they have as Ray's resource `memory`; those that do not are taken at their word.
+    """
+    rooms = [node.resources["memory"] for node in nodes if "memory" in node.resources]
+    if not rooms or len(rooms) < len(nodes):
+        return
+    on_cpu = placement.encoder_is_large and not placement.encoder_gpus
+    encoder = on_cpu * (_ON_CPU_BYTES * encoder_weights + _PROCESS_BYTES)
+    if encoder > max(rooms):
+        raise ClusterError(
+            f"the text encoder takes {_words(encoder)} of memory on CPU, and the largest node has"
+            f" {_words(max(rooms))} free; use a node with a GPU or more memory, or a model with a"
+            " small encoder, such as tiny"
+        )
+    if placement.uses_gpus:
+        return
+    sampler = _ON_CPU_BYTES * network_weights + _PROCESS_BYTES
+    wanted = placement.samplers(nodes)[0]
+    fitting = sum(int(room // sampler) for room in rooms) - math.ceil(encoder / sampler)
+    if fitting < wanted:
+        advice = f"pass --samplers {fitting}" if fitting > 0 else "use a larger node, or a GPU"
+        raise ClusterError(
+            f"{wanted} samplers take {_words(sampler)} of memory each on CPU"
+            f"{' beside the text encoder' if encoder else ''}, and the nodes have"
+            f" {_words(sum(rooms))} free; {advice}"
+        )
+
+
+def _words(num_bytes: float) -> str:
+    return f"{num_bytes / _GIB:.1f} GiB"
