@@ -149,12 +149,13 @@
     if (error.kind === 'key') { hideNotice(); askForKey(error.message); return false; }
     if (!['busy', 'away', 'lost'].includes(error.kind)) { notice(error.message, { bad: true }); return false; }
     const seconds = Math.ceil(error.retryAfter ?? Math.min(2 + 2 * attempt, 15));
+    const reason = sentence(error.message.split(';')[0]);
     for (let left = seconds; left > 0 && !signal.aborted; left--) {
-      notice(`${sentence(error.message)} Trying again in ${left} s.`, { stop: true });
+      notice(`${reason} Trying again in ${left} s.`, { stop: true });
       await sleep(1, signal);
     }
     if (signal.aborted) { hideNotice(); return false; }
-    notice(`${sentence(error.message)} Trying again.`, { stop: true });
+    notice(`${reason} Trying again.`, { stop: true });
     return true;
   }
 
