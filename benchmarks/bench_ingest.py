@@ -161,7 +161,7 @@ def _inline(module: Any) -> None:
                 if chunk.key in done:
                     progress.passed_by(len(chunk.files))
                     continue
-                writer = PartWriter(self.store, chunk.key, with_samples=False)
+                writer = PartWriter(self.store, chunk.key, with_samples=True)
                 writer.add(gate(convert(read(chunk.files))))
                 writer.close()
                 progress.update(len(chunk.files), writer.num_accepted, writer.num_rejected)
