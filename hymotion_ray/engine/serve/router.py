@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hymotion_ray.engine.serve.work import Load
 
@@ -55,6 +55,13 @@ class PoolView:
     def hear(self, load: Load, now: float) -> None:
         """Note what a replica says of itself."""
         self.loads[load.replica] = (load, now)
+
+    def take_back(self, units: float) -> None:
+        """Note that work of mine there has ended early: there is room before a replica says so."""
+        for replica, (load, at) in self.loads.items():
+            part = min(units, load.backlog)
+            self.loads[replica] = (replace(load, backlog=load.backlog - part), at)
+            units -= part
 
     def forget_silent(self, now: float) -> None:
         """Leave out replicas that have not been heard of for a while."""

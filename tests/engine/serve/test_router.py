@@ -111,3 +111,14 @@ def test_a_promise_that_is_not_kept_up_ends():
     hear(router, "a", 100.0, clock)
     router.pools["a"].sent["old"] = 850.0
     router.admit("other", 100.0)
+
+
+def test_work_that_ended_early_makes_room_before_a_replica_says_so():
+    router, clock = make_router({"a": 100.0}, max_wait_s=10.0)
+    pool = router.pools["a"]
+    hear(router, "a", 100.0, clock, backlog=1500.0)
+    with pytest.raises(Full):
+        router.admit("new", 100.0)
+    pool.take_back(1500.0)
+    router.admit("new", 100.0)
+    assert pool.backlog(clock.now) == 0.0
