@@ -165,6 +165,7 @@ def test_killed_samplers_and_http_processes_lose_no_accepted_job(server, config)
     wait_for(ended, "the end of all accepted jobs")
 
 
+@pytest.mark.slow
 def test_a_rolling_upgrade_under_load_fails_no_request(server, config):
     from hymotion_ray.engine.serve.server import deploy
 
@@ -191,6 +192,7 @@ def test_a_rolling_upgrade_under_load_fails_no_request(server, config):
     assert [answer for answer in answers if answer[0] != 200] == []
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_the_reason(server, tmp_path):
     from hymotion_ray.engine.serve.server import deploy
 
