@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from hymotion_ray.cli_options import Command, comma_list, config_option, print_json, say
+from hymotion_ray.cli_options import (
+    Command,
+    comma_list,
+    config_option,
+    print_json,
+    say,
+    seed_list,
+)
 
 
 @click.command(cls=Command)
@@ -34,6 +41,12 @@ from hymotion_ray.cli_options import Command, comma_list, config_option, print_j
 @click.option("--llm", "llm_path", help="Folder of the Qwen3 model.")
 @click.option("--clip", "clip_path", help="Folder of the CLIP text model.")
 @click.option("--trackers", callback=comma_list, default="", help="wandb, mlflow, if installed.")
+@click.option(
+    "--profile",
+    "profile_ranks",
+    callback=seed_list,
+    help="Ranks, such as 0,1, whose steps 3 to 5 are profiled, for TensorBoard.",
+)
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print config and counts, stop.")
 @click.option(

@@ -248,6 +248,8 @@ class TrainConfig:
     """Whether TensorBoard events are written, where it is installed."""
     trackers: tuple[str, ...] = ()
     """Further trackers: wandb, mlflow."""
+    profile_ranks: tuple[int, ...] = ()
+    """Ranks whose third to fifth step are profiled."""
     address: str | None = None
     """Ray cluster; None: RAY_ADDRESS, else this machine."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)

@@ -27,7 +27,16 @@ CONFIG_FILE = "config.json"
 _KIND = "training run"
 _FREE = (
     *("data", "out", "init", "max_steps", "global_batch", "micro_batch", "log_every", "saving"),
-    *("failures", "workers", "tensorboard", "trackers", "address", "feature_store", "text"),
+    *(
+        "failures",
+        "workers",
+        "tensorboard",
+        "trackers",
+        "profile_ranks",
+        "address",
+        "feature_store",
+        "text",
+    ),
     *("llm_path", "clip_path"),
 )
 """Settings that another start may change: none decides which numbers are computed, only rounding,

@@ -31,6 +31,7 @@ from hymotion_ray.engine.train.loader import BatchLoader, LoaderSpec
 from hymotion_ray.engine.train.loop import Batches, Callbacks, Training
 from hymotion_ray.engine.train.origin import Origin, find_origin
 from hymotion_ray.engine.train.parallel import parallelise
+from hymotion_ray.engine.train.profile import StepProfiler
 from hymotion_ray.engine.train.rank_failure import naming_the_rank
 from hymotion_ray.engine.train.saver import Saver
 from hymotion_ray.engine.train.watch import Watch
@@ -97,9 +98,10 @@ class RankRun:
             tensorboard=config.tensorboard,
             trackers=config.trackers,
         )
+        profiler = StepProfiler(self.out, rank=self.rank, ranks=config.profile_ranks)
         callbacks = Callbacks(
             log=lambda step, values: self._log(watch, step, values),
-            stepped=lambda step: watch.show(step, config.max_steps),
+            stepped=lambda step: self._stepped(watch, profiler, step),
             say=self.say if self.rank == 0 else lambda text: None,
             save=lambda staged, score: self._save(saver, staged, score),
             restore=lambda: self._restore(saver),
@@ -130,13 +132,18 @@ class RankRun:
         )
         feed = Prefetched(source, config.input.prefetch, pin=self.device.type == "cuda")
         try:
-            training.run(feed, self._validation(origin, dataset))
+            with profiler:
+                training.run(feed, self._validation(origin, dataset))
         finally:
             feed.close()
             watch.close()
             saver.wait()
         saver.finish()
         return training.progress.step
+
+    def _stepped(self, watch: Watch, profiler: StepProfiler, step: int) -> None:
+        profiler.step()
+        watch.show(step, self.config.max_steps)
 
     def _log(self, watch: Watch, step: int, values: Mapping[str, float]) -> None:
         watch.log(step, values)

@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 import torch
 from made_shards import moving_clip, small_dataset, spoiled, write_shards
-from train_runs import assert_same_bits, checkpoint, debug_config, prepare, tensors, train_here
+from train_runs import (
+    assert_same_bits,
+    checkpoint,
+    debug_config,
+    prepare,
+    tensors,
+    train_forked,
+    train_here,
+)
 
 from hymotion_ray.api import load_model
 from hymotion_ray.engine import faults
@@ -61,6 +69,39 @@ def test_three_and_three_steps_equal_six(data: Path, six: Path, tmp_path: Path) 
     assert train_here(debug_config(data, tmp_path, max_steps=6)) == 6
     assert_same_bits(tmp_path, six, 6)
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize("setting", ["precision=float16", "lora_rank=2"])
+def test_scaled_and_adapted_runs_resume_exactly_too(
+    data: Path, tmp_path: Path, setting: str
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for out, steps in ((whole, 4), (parts, 2), (parts, 4)):
+        train_here(
+            debug_config(data, out, f"parallel.{setting}", "saving.every_steps=2", max_steps=steps)
+        )
+    assert_same_bits(parts, whole, 4)
+    assert load_model(checkpoint(parts, 4)).config.name == "debug"
+
+
+@pytest.mark.parametrize(
+    "fault", ["step:5:kill", "save-files:2:kill", "save-complete:1:kill", "rename:1:kill:latest"]
+)
+def test_a_killed_process_leaves_what_the_next_one_goes_on_from(
+    data: Path, six: Path, tmp_path: Path, fault: str
+) -> None:
+    (tmp_path / "plan").write_text(fault)
+    config = debug_config(data, tmp_path / "out")
+    assert train_forked(config, tmp_path) == -signal.SIGKILL
+    assert train_forked(config, tmp_path) == 0
+    assert_same_bits(tmp_path / "out", six, 6)
+    names = os.listdir(tmp_path / "out/checkpoints")
+    assert sorted(n for n in names if n != "best.json") == ["step-00000003", "step-00000006"]
+
+
+def test_chosen_ranks_are_profiled(data: Path, tmp_path: Path) -> None:
+    train_here(debug_config(data, tmp_path, "profile_ranks=[0]"))
+    assert len(list((tmp_path / "profile").glob("rank0*.json"))) == 1
 
 
 def test_a_stop_between_checkpoints_goes_back_to_the_last_one(
