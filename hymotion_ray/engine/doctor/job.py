@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ray
@@ -42,15 +42,23 @@ def run_doctor(config: DoctorConfig, say: Say) -> DoctorReport:
     with connect(config.address):
         report = DoctorReport(num_nodes=len(_alive()))
         with _examiners(config, report.findings) as nodes:
-            _look(nodes, config.grades, config.timeout_s, report.findings)
+            report.findings += examine(nodes, config, say)
             if not config.quick:
-                for check in (check_ports, check_storage, check_bandwidth, check_all_reduce):
-                    say(f"{check.__name__.removeprefix('check_')} of {len(nodes)} nodes")
-                    report.findings += check(nodes, config)
                 with _gpu_workers(config.timeout_s, report.findings) as workers:
                     report.findings += check_all_reduce(workers, config, "nccl")
     report.seconds = time.monotonic() - start
     return report
+
+
+def examine(nodes: Sequence[Examined], config: DoctorConfig, say: Say) -> list[Finding]:
+    """What each node says of itself and, unless `config` is quick, what passes between them."""
+    findings: list[Finding] = []
+    _look(nodes, config.grades, config.timeout_s, findings)
+    if not config.quick:
+        for check in (check_ports, check_storage, check_bandwidth, check_all_reduce):
+            say(f"{check.__name__.removeprefix('check_')} of {len(nodes)} nodes")
+            findings += check(nodes, config)
+    return findings
 
 
 def quick_check(grades: Grades | None = None, timeout_s: float = 60.0) -> list[Finding]:
@@ -61,7 +69,7 @@ def quick_check(grades: Grades | None = None, timeout_s: float = 60.0) -> list[F
     config = DoctorConfig(quick=True, timeout_s=timeout_s, grades=grades or Grades())
     findings: list[Finding] = []
     with _examiners(config, findings) as nodes:
-        _look(nodes, config.grades, timeout_s, findings)
+        findings += examine(nodes, config, lambda line: None)
     return [finding for finding in findings if finding.level != "ok"]
 
 
@@ -167,7 +175,9 @@ def _answering(nodes: list[Examined], timeout_s: float, findings: list[Finding])
     return answering
 
 
-def _look(nodes: list[Examined], grades: Grades, timeout_s: float, findings: list[Finding]) -> None:
+def _look(
+    nodes: Sequence[Examined], grades: Grades, timeout_s: float, findings: list[Finding]
+) -> None:
     """What each node says of itself, and its clock."""
     facts: dict[str, NodeFacts] = {}
     futures = [node.actor.facts.remote() for node in nodes]
