@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,8 +23,11 @@ from typing import Any
 HEAD_ID = "f" * 56
 
 
-def start_head(config: str, temp: str) -> subprocess.Popen[bytes]:
-    """The head, which starts the autoscaler."""
+def start_head(config: str, temp: str) -> subprocess.Popen[str] | None:
+    """The head, which starts the autoscaler; None when Ray gave up on it.
+
+    Ray gives its own raylet 30 s, which a busy machine may not have.
+    """
     environment = {
         **os.environ,
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
@@ -36,7 +41,14 @@ def start_head(config: str, temp: str) -> subprocess.Popen[bytes]:
         *(f"--autoscaling-config={config}", f"--temp-dir={temp}", "--port=6379"),
         *("--object-store-memory=100000000", "--disable-usage-stats", "--include-dashboard=false"),
     ]
-    return subprocess.Popen(command, env=environment, stdout=sys.stderr, stderr=sys.stderr)
+    head = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert head.stdout is not None
+    for line in head.stdout:
+        sys.stderr.write(line)
+        if "Ray runtime started" in line:
+            threading.Thread(target=shutil.copyfileobj, args=(head.stdout, sys.stderr)).start()
+            return head
+    return None
 
 
 def pools(ray: Any) -> dict[str, int]:
@@ -60,22 +72,15 @@ def until(true: Any, seconds: float) -> bool:
 def main() -> None:
     """Start, ask, watch, let go, watch."""
     config, temp = sys.argv[1:]
-    head = start_head(config, temp)
+    head = None
+    for attempt in range(6):
+        head = start_head(config, f"{temp}{attempt}")
+        if head is not None:
+            break
+    assert head is not None, "no head"
     import ray
 
-    num_heads = 1
-    for attempt in range(120):
-        try:
-            ray.init(address="127.0.0.1:6379", logging_level="error", log_to_driver=False)
-            break
-        except (ConnectionError, RuntimeError, ValueError):
-            assert attempt < 119, "the head does not answer"
-            if head.poll() is not None:
-                # Ray gives up on its own raylet after 30 s, which a busy machine may need.
-                assert num_heads < 5, "the head ended"
-                num_heads += 1
-                head = start_head(config, f"{temp}{num_heads}")
-            time.sleep(2.0)
+    ray.init(address="127.0.0.1:6379", logging_level="error", log_to_driver=False)
 
     @ray.remote
     class Replica:

@@ -65,7 +65,7 @@ class LocalPods:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": TOKEN,
             "RAY_TMPDIR": self.temp,
-            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
+            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
         }
 
     def here(self, text: str) -> str:
@@ -79,11 +79,11 @@ class LocalPods:
         head = self.spec["headGroupSpec"]
         self._node(head, "--head", f"--port={self.gcs}", f"--dashboard-port={self.dashboard}",
                    "--dashboard-host=127.0.0.1", f"--temp-dir={self.temp}")  # fmt: skip
-        self.wait(lambda: self._are_up(1), 300)
+        self.wait(lambda: self._are_up(1), 900)
         for name in groups:
             (group,) = [g for g in self.spec["workerGroupSpecs"] if g["groupName"] == name]
             self._node(group, f"--address=127.0.0.1:{self.gcs}")
-        self.wait(lambda: self._are_up(1 + len(groups)), 300)
+        self.wait(lambda: self._are_up(1 + len(groups)), 600)
 
     def _node(self, group: dict[str, Any], *options: str) -> None:
         resources = group["resources"]

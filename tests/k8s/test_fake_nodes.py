@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from k8s_objects import HERE, build, one, ray_cluster
 from ray.autoscaler._private.kuberay.autoscaling_config import (
     _derive_autoscaling_config_from_ray_cr,
@@ -75,8 +76,13 @@ def test_replicas_start_pools_share_cards_fall_back_and_let_go() -> None:
     temp = tempfile.mkdtemp(prefix="hmr", dir="/tmp")
     config = Path(temp) / "config.json"
     config.write_text(json.dumps(fake_config(document)))
+    # Ray's package lacks the provider's defaults; the namespace sees a copy that has them.
+    provider = Path(ray.__file__).parent / "autoscaler" / "_private" / "fake_multi_node"
+    shutil.copytree(provider, f"{temp}/provider", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(config, f"{temp}/provider/example.yaml")
     program = (
-        f"ip link set lo up && exec {sys.executable} {HERE / 'fake_nodes.py'} {config} {temp}/r"
+        f"ip link set lo up && mount --bind {temp}/provider {provider}"
+        f" && exec {sys.executable} {HERE / 'fake_nodes.py'} {config} {temp}/r"
     )
     try:
         done = subprocess.run(
