@@ -47,10 +47,18 @@ def run(live: Live, folder: Path, *options: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_every_route_does_what_the_document_says(live, tmp_path):
-    done = run(live, tmp_path, "--phases", "examples,coverage", "--max-examples", "2")
+def test_the_main_routes_do_what_the_document_says(live, tmp_path):
+    main = ["--include-path", "/v1/motions", "--include-path", "/v1/motions/{job_id}"]
+    done = run(live, tmp_path, "--phases", "examples,coverage", *main)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
-    assert "Tested: " in done.stdout
+    assert "passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_route_does_what_the_document_says(live, tmp_path):
+    done = run(live, tmp_path, "--phases", "examples,coverage")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
 
 
 @pytest.mark.slow
