@@ -14,7 +14,7 @@ from hymotion_ray.engine.mishaps import Mishaps
 from hymotion_ray.engine.nodes import Node
 from hymotion_ray.engine.piece import Piece
 from hymotion_ray.engine.render.placement import Placement, place
-from hymotion_ray.engine.render.preflight import count_weights, require_memory
+from hymotion_ray.engine.render.preflight import count_weights, require_memory, sampler_bytes
 from hymotion_ray.errors import ClusterError
 
 GIB = 2**30
@@ -50,6 +50,23 @@ def test_samplers_that_do_not_fit_are_counted() -> None:
         require_memory(four, [cpu_node(2)], encoder_weights=0, network_weights=FULL)
     require_memory(four, [cpu_node(20)], encoder_weights=0, network_weights=FULL)
     require_memory(four, [cpu_node(4)], encoder_weights=0, network_weights=10_000_000)
+
+
+def test_a_job_without_a_number_starts_as_many_samplers_as_fit() -> None:
+    info = ClusterInfo(num_cpus=8, total_cpus=11, num_gpus=0, num_nodes=1, started_here=True)
+    for memory, expected in ((2, 3), (100, 1), (0.1, 1)):
+        node = Node(
+            node_id="n", num_cpus=11, num_gpus=0, resources={"memory": memory * GIB}, kind=""
+        )
+        weights = 10_000_000 if memory < 100 else 20_000_000_000
+        placement = place(
+            ResourceConfig(),
+            info,
+            [node],
+            encoder_is_large=False,
+            sampler_bytes=sampler_bytes(weights),
+        )
+        assert placement.samplers([node]) == (expected, expected)
 
 
 def test_nodes_that_do_not_say_are_not_refused() -> None:

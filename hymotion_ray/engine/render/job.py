@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from hymotion_ray.engine.render.pinned import PinnedClass
 from hymotion_ray.engine.render.pipeline import extend_step, render_steps
 from hymotion_ray.engine.render.placement import Placement, place, wants_gpus
 from hymotion_ray.engine.render.plan import fit_grid, make_plan, prompt_rows, read_done
-from hymotion_ray.engine.render.preflight import require_memory
+from hymotion_ray.engine.render.preflight import require_memory, sampler_bytes
 from hymotion_ray.engine.render.report import JobReport
 from hymotion_ray.engine.render.rewrite import RewriteStage
 from hymotion_ray.engine.render.settings import StageSettings
@@ -75,6 +76,11 @@ def run_job(
             ).run()
     except KeyboardInterrupt:
         report.interrupted = True
+    except sqlite3.OperationalError as error:
+        raise OutputError(
+            f"the list of work in {tempfile.gettempdir()} cannot be kept ({error}); it takes about"
+            " 200 bytes a clip: free space there, or set TMPDIR to a larger disk"
+        ) from error
     return report
 
 
@@ -197,6 +203,7 @@ class Job:
             living_nodes(),
             encoder_is_large=self.model.config.text.kind != "static",
             shares=self._shares,
+            sampler_bytes=sampler_bytes(self.model.network_weights),
         )
         require_memory(
             placement,

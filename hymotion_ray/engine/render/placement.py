@@ -51,11 +51,13 @@ def place(
     *,
     encoder_is_large: bool,
     shares: Shares | None = None,
+    sampler_bytes: float = 0.0,
 ) -> Placement:
     """The job's own numbers where given, else what fits the cluster.
 
     With GPUs: one sampler a GPU, or as many as a node has `sampler_slot`s; a large encoder takes
-    what `shares` says. Without: one sampler a CPU.
+    what `shares` says. Without: one sampler a CPU, as far as the nodes' memory goes at
+    `sampler_bytes` each.
     """
     uses_gpus = wants_gpus(resources, cluster)
     encoder_gpus = resources.encoder_gpus
@@ -64,7 +66,7 @@ def place(
         if uses_gpus and encoder_is_large:
             encoder_gpus = _ENCODER_SHARE if shares is None else shares.encoder_gpus
     taken = encoder_gpus if encoder_is_large else 0.0
-    samplers, gpus, extra = _samplers(resources, cluster, nodes, taken)
+    samplers, gpus, extra = _samplers(resources, cluster, nodes, taken, sampler_bytes)
     beside = None
     if uses_gpus and not extra and resources.sampler_gpus is None and 0 < taken < 1:
         beside = (resources.num_encoders, round(1 - taken, 4))
@@ -117,6 +119,7 @@ def _samplers(
     cluster: ClusterInfo,
     nodes: Sequence[Node],
     encoder_gpus: float,
+    sampler_bytes: float,
 ) -> tuple[Size, float, dict[str, float]]:
     """Number of samplers, GPU share of each, and what else each takes.
 
@@ -133,6 +136,9 @@ def _samplers(
 
         def per_cpu(now: Sequence[Node]) -> tuple[int, int]:
             number = max(1, int(sum(n.num_cpus for n in now) - hidden))
+            rooms = [n.resources["memory"] for n in now if "memory" in n.resources]
+            if sampler_bytes and len(rooms) == len(now):
+                number = max(1, min(number, sum(int(room // sampler_bytes) for room in rooms)))
             return number, number
 
         return size or per_cpu, 0.0, {}

@@ -35,6 +35,11 @@ def count_weights(folder: Path) -> int:
     return total
 
 
+def sampler_bytes(network_weights: int) -> int:
+    """Memory of a sampler process on CPU."""
+    return _ON_CPU_BYTES * network_weights + _PROCESS_BYTES
+
+
 def require_memory(
     placement: Placement, nodes: Sequence[Node], *, encoder_weights: int, network_weights: int
 ) -> None:
@@ -55,7 +60,7 @@ def require_memory(
         )
     if placement.uses_gpus:
         return
-    sampler = _ON_CPU_BYTES * network_weights + _PROCESS_BYTES
+    sampler = sampler_bytes(network_weights)
     wanted = placement.samplers(nodes)[0]
     fitting = sum(int(room // sampler) for room in rooms) - math.ceil(encoder / sampler)
     if fitting < wanted:
