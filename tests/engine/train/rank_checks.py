@@ -14,15 +14,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from made_shards import small_dataset
 from torch import Tensor, nn
+from train_runs import debug_config, prepare, tensors
 
 from hymotion_ray.config import NetworkConfig
+from hymotion_ray.config.fields import override
 from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.engine.train.comm_bytes import expected_bytes, written_bytes
-from hymotion_ray.engine.train.full_state import gather
+from hymotion_ray.engine.train.full_state import gather, share
 from hymotion_ray.engine.train.lora import num_trained
 from hymotion_ray.engine.train.parallel import Parallel, parallelise
 from hymotion_ray.engine.train.rank_failure import naming_the_rank
+from hymotion_ray.engine.train.rank_run import RankRun
 from hymotion_ray.engine.train.tune import tune
 from hymotion_ray.errors import CheckpointError, ClusterError, ConfigError
 from hymotion_ray.model.mmdit import MotionMMDiT
@@ -269,6 +273,22 @@ def lost_rank(folder: Path, rank: int) -> None:
     (folder / f"lost-{rank}").write_text(words)
 
 
+def runs(folder: Path, setting: str) -> dict[str, Any]:
+    """Weights of a run of four steps, unbroken and in two parts, with its checkpoints on disk."""
+    data = folder / "shards"
+    if dist.get_rank() == 0 and not data.exists():
+        small_dataset(data)
+    for name, num_steps in (("whole", 4), ("parts", 2), ("parts", 4)):
+        out = folder / setting / name
+        job = None
+        if dist.get_rank() == 0:
+            config = debug_config(data, out, setting, "global_batch=4", max_steps=num_steps)
+            job = prepare(override(config, ["saving.every_steps=2"]), dist.get_world_size())
+        RankRun(share(job), CPU).run()
+        dist.barrier()
+    return {name: tensors(folder / setting / name, 4) for name in ("whole", "parts")}
+
+
 CHECKS: dict[str, Callable[[], Any]] = {
     "ddp": lambda: train(ParallelConfig(), seed=dist.get_rank()),
     "zero1": lambda: train(ParallelConfig(strategy="zero1"), seed=dist.get_rank()),
@@ -323,6 +343,10 @@ def work(rank: int, num_ranks: int, port: int, folder: str, names: tuple[str, ..
     """Join the group, run the named checks (all if none is named), write what they gave."""
     join(rank, num_ranks, port, TIMEOUT_S)
     results = {name: CHECKS[name]() for name in names or tuple(CHECKS)}
+    if not names:
+        results["runs"] = {
+            name: runs(Path(folder), f"parallel.strategy={name}") for name in ("ddp", "zero3")
+        }
     torch.save(results, Path(folder) / f"rank-{rank}.pt")  # read by this test run alone
     dist.barrier()
     lost_rank(Path(folder), rank)

@@ -188,6 +188,23 @@ def test_tuning_measures_hooks_buckets_and_rows_alike_on_all_ranks(ranks: list[R
     assert sent["powersgd"] < 0.2 * sent["fp16"] < 0.11 * sent["none"]
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_a_run_in_two_parts_ends_in_the_bits_of_an_unbroken_one(
+    ranks: list[Results], strategy: str
+) -> None:
+    found = ranks[0]["runs"][strategy]
+    assert found["whole"].keys() == found["parts"].keys()
+    for name, tensor in found["whole"].items():
+        assert torch.equal(found["parts"][name], tensor), name
+
+
+def test_a_sharded_run_leaves_the_checkpoint_of_an_averaged_one(ranks: list[Results]) -> None:
+    ours, theirs = (ranks[0]["runs"][name]["whole"] for name in ("zero3", "ddp"))
+    assert ours.keys() == theirs.keys()
+    weights = {name: part for name, part in theirs.items() if name.startswith("raw/")}
+    assert off({name: ours[name] for name in weights}, weights) < 1e-6
+
+
 def test_bf16_on_gloo_is_refused_with_advice(ranks: list[Results]) -> None:
     for rank in ranks:
         for words in rank["bf16"]:
