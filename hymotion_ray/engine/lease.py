@@ -115,8 +115,9 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        if self.lost:
-            return
+        held = None if self.lost else _read(self._store)
+        if self.lost or (held is not None and held["token"] != self._mine["token"]):
+            return  # it is another driver's now
         filesystem = self._store.filesystem
         with contextlib.suppress(OSError):
             if self._keeps_scratch:
