@@ -59,7 +59,7 @@ class Callbacks:
     stepped: Callable[[int], None]
     """A step is done."""
     say: Callable[[str], None]
-    """A line for the user."""
+    """A line for the user, of this rank."""
     save: Callable[[Staged, float | None], None]
     """Keep a checkpoint, with its loss; called on every rank, and only rank 0's has content."""
     restore: Callable[[], Restored | None]
@@ -189,7 +189,7 @@ class Training:
         restored = None if self.progress.rollbacks else self.callbacks.restore()
         if restored is None:
             raise self._bad.error(step, bad, can_roll_back=self.progress.rollbacks == 0)
-        self.callbacks.say(
+        self._say_once(
             f"step {step}: {self.progress.bad_streak} bad steps in a row; the weights go back to"
             f" step {restored.step}, the data goes on"
         )
@@ -215,6 +215,8 @@ class Training:
         loss_sum, clips, norm = self._sums.tolist()
         self._sums.zero_()
         own = {"loss": loss_sum / clips if clips else math.nan, "clips": clips, **self.clock.read()}
+        if self.parallel.device.type == "cuda":
+            own.setdefault("mfu", math.nan)  # one of unlike GPUs may be of unknown peak
         rows = gather_ranks(own)
         total = sum(row["clips"] for row in rows)
         steps = total / self.config.global_batch
@@ -249,12 +251,17 @@ class Training:
         rows = gather_ranks(sums)
         clips = sum(row["clips"] for row in rows) or math.nan
         mean, nothing = (sum(row[n] for row in rows) / clips for n in ("loss", "nothing"))
-        self.callbacks.say(f"step 0: loss {mean:.4f} ({nothing:.4f} for predicting nothing)")
+        self._say_once(f"step 0: loss {mean:.4f} ({nothing:.4f} for predicting nothing)")
         if self.config.init is not None and mean > 0.9 * nothing:
-            self.callbacks.say(
+            self._say_once(
                 f"warning: the weights of {self.config.init} are no better than predicting nothing"
                 " on this data: its statistics, skeleton or text encoder may be another's"
             )
+
+    def _say_once(self, text: str) -> None:
+        """Say what every rank knows, on one of them."""
+        if self.rank == 0:
+            self.callbacks.say(text)
 
     # --- checkpoints ------------------------------------------------------------------------------
 

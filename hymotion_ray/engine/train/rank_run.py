@@ -102,7 +102,7 @@ class RankRun:
         callbacks = Callbacks(
             log=lambda step, values: self._log(watch, step, values),
             stepped=lambda step: self._stepped(watch, profiler, step),
-            say=self.say if self.rank == 0 else lambda text: None,
+            say=self.say,
             save=lambda staged, score: self._save(saver, staged, score),
             restore=lambda: self._restore(saver),
         )
