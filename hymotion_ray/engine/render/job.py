@@ -152,6 +152,7 @@ class Job:
             if self.worklist.num_work:
                 self._render(cluster, folder, stages)
             if self.worklist.num_exports and not self.report.stopped:
+                self._merger.close()  # parts must not be merged away while they are read
                 self._export(cluster, stages)
 
     def _begin(
