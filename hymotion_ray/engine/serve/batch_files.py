@@ -184,6 +184,7 @@ class BatchStore:
         for batch in self.batches():
             ended = batch.completed_at or batch.failed_at or batch.cancelled_at or batch.expired_at
             if ended is not None and now - ended > ttl_s:
+                self.clear(batch)  # a process that died right at the end did not
                 self._store.remove(f"batches/{batch.key}/{batch.id}.json")
         used = {batch.input_file_id for batch in self.batches()}
         removed = 0

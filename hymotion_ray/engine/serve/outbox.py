@@ -127,9 +127,9 @@ class Outbox:
             wait = self._pause(attempts, outcome)
             await self._keep(replace(message, attempts=attempts, next_at=self._clock() + wait))
             return
-        self._messages.pop(message.message_id, None)
         with contextlib.suppress(OutputError):
             await asyncio.to_thread(self._store.remove, _name(message.message_id))
+        self._messages.pop(message.message_id, None)
 
     def _pause(self, attempts: int, outcome: Outcome) -> float:
         wait = self._pauses_s[attempts - 1] * random.uniform(0.8, 1.2)

@@ -76,7 +76,7 @@ async def running(store, jobs, owner="one", window_s=3600.0):
 
 
 async def ended(store: BatchStore, batch: Batch) -> Batch:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (now := store.batch(batch.key, batch.id)).status not in BATCH_ENDED:
             await asyncio.sleep(0.02)
     return now
@@ -134,6 +134,9 @@ def test_a_batch_ends_with_every_line_once_and_faults_apart(store):
             lines[5]["body"]["text"] = "impossible"
             file_id = upload(store, *lines, "{broken")
             batch = await ended(store, await runner.create("studio", file_id, {"shot": "12"}))
+            async with asyncio.timeout(60):
+                while store.parts(batch) or runner.num_running:
+                    await asyncio.sleep(0.02)
         assert batch.status == "completed"
         counts = batch.request_counts
         assert (counts.total, counts.completed, counts.failed) == (41, 38, 3)
@@ -149,7 +152,6 @@ def test_a_batch_ends_with_every_line_once_and_faults_apart(store):
         }  # fmt: skip
         assert batch.document()["metadata"] == {"shot": "12"}
         assert "key" not in batch.document()
-        assert store.parts(batch) == []
 
     asyncio.run(life())
 
@@ -186,7 +188,7 @@ def test_a_killed_process_loses_and_repeats_nothing(store):
     async def first_life(queue: Queue) -> Batch:
         async with running(store, queue) as runner:
             batch = await runner.create("studio", upload(store, *lines), None)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(queue.accepted) < 32:
                     await asyncio.sleep(0.01)
             for job_id in queue.accepted[:10]:
@@ -243,7 +245,7 @@ def test_an_early_end_keeps_what_is_finished_and_says_what_is_not(store, through
         async with running(store, queue, window_s=window) as runner:
             lines = [openai(f"id-{k}", text=f"walk {k}") for k in range(50)]
             batch = await runner.create("studio", upload(store, *lines), None)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(queue.accepted) < 32:
                     await asyncio.sleep(0.01)
             for job_id in queue.accepted[:7]:

@@ -119,12 +119,12 @@ def test_the_client_makes_what_the_readme_says(live, tmp_path):
 def test_without_a_good_key_nothing_is_told(live, headers, status, code):
     paths = ["models", "motions", "motions/x", "motions/x/result", "motions/x/events"]
     for path in [*paths, "batches", "files", "files/file-000000000000/content"]:
-        answer = httpx.get(f"{live.url}/v1/{path}", headers=headers)
+        answer = httpx.get(f"{live.url}/v1/{path}", headers=headers, timeout=60)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), path
         if status == 401:
             assert answer.headers["WWW-Authenticate"] == "Bearer"
     for path in ("/livez", "/readyz", "/"):
-        assert httpx.get(live.url + path).status_code == 200
+        assert httpx.get(live.url + path, timeout=60).status_code == 200
 
 
 def test_a_key_sees_its_own_alone(live):
@@ -253,9 +253,9 @@ def test_no_secret_is_in_a_log_line_a_metric_or_a_config(live, lines):
     with client(live) as one:
         one.motion("a person walks", duration=1)
     for headers in ({"Authorization": f"Bearer {KEYS['off'][0]}"}, {"Authorization": "Bearer a b"}):
-        httpx.get(f"{live.url}/v1/models", headers=headers)
-    metrics = httpx.get(f"{live.url}/metrics").text
-    document = httpx.get(f"{live.url}/openapi.json").text
+        httpx.get(f"{live.url}/v1/models", headers=headers, timeout=60)
+    metrics = httpx.get(f"{live.url}/metrics", timeout=60).text
+    document = httpx.get(f"{live.url}/openapi.json", timeout=60).text
     config = json.dumps(to_mapping(live.office.config)) + repr(live.office.config)
     shown = lines.getvalue() + metrics + document + config + repr(vars(live.office))
     assert "job ended" in shown

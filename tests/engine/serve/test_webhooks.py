@@ -284,7 +284,7 @@ def test_a_dead_receiver_is_given_up_in_the_end(tmp_path):
     assert metrics.value("webhooks", {"outcome": "given_up"}) == 1
 
 
-async def until(holds, limit_s: float = 20.0) -> None:
+async def until(holds, limit_s: float = 60.0) -> None:
     async with asyncio.timeout(limit_s):
         while not holds():
             await asyncio.sleep(0.01)
