@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from hymotion_ray.cli import main
 from hymotion_ray.config.doctor import DoctorConfig, Grades
 from hymotion_ray.engine.doctor.examiner import Examiner
 from hymotion_ray.engine.doctor.faults import VARIABLE
@@ -61,9 +59,9 @@ def findings(ray, places, old_packages):
         )
         ip = node["NodeManagerAddress"]
         nodes.append(Examined(name=name, ip=ip, ports=ports, actor=actor.remote(ip)))
-    ray.get([n.actor.prepare.remote() for n in nodes], timeout=250)
+    ray.get([n.actor.prepare.remote() for n in nodes], timeout=280)
     config = DoctorConfig(
-        shares=(str(places / "share"),), transfer_mb=4, timeout_s=90, collective_timeout_s=5
+        shares=(str(places / "share"),), transfer_mb=4, timeout_s=90, collective_timeout_s=10
     )
     yield examine(nodes, config, lambda line: None)
     for examined in nodes:
@@ -102,7 +100,7 @@ def test_a_blocked_port_is_named_with_its_direction(findings):
 def test_who_does_not_come_to_the_all_reduce_is_named(findings):
     (finding,) = _of(findings, "all_reduce")
     assert finding.node == "ill"
-    assert "did not come to the group within 5 s" in finding.found
+    assert "did not come to the group within 10 s" in finding.found
 
 
 def test_the_well_nodes_have_nothing_but_what_they_share_with_the_machine(findings):
@@ -113,12 +111,6 @@ def test_the_well_nodes_have_nothing_but_what_they_share_with_the_machine(findin
 
 
 def test_the_quick_form_asks_each_node(ray):
-    checks = {f.check for f in quick_check(Grades(memory_gb=1e6))}
+    checks = {f.check for f in quick_check(Grades(memory_gb=1e6), timeout_s=200)}
     assert "memory" in checks
     assert not checks & {"ports", "share", "bandwidth", "all_reduce", "versions", "clock"}
-
-
-def test_a_cluster_that_cannot_be_reached_is_exit_code_3():
-    result = CliRunner().invoke(main, ["doctor", "--address", "127.0.0.1:1"])
-    assert result.exit_code == 3
-    assert "ray start --head" in result.stderr

@@ -64,7 +64,7 @@ def report(places, old_packages):
             shares=(str(places / "share"),),
             transfer_mb=4,
             timeout_s=90,
-            collective_timeout_s=5,
+            collective_timeout_s=10,
         )
         found = run_doctor(config, lambda line: None)
         yield found, ill.node_id[:8], quick_check()
@@ -111,7 +111,7 @@ def test_who_does_not_come_to_the_all_reduce_is_named(report):
     found, ill, _ = report
     (finding,) = _of(found, "all_reduce")
     assert ill in finding.node
-    assert "did not come to the group within 5 s" in finding.found
+    assert "did not come to the group within 10 s" in finding.found
 
 
 def test_the_well_nodes_have_nothing_but_what_they_share_with_the_machine(report):
