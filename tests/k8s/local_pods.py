@@ -37,6 +37,10 @@ def free_port() -> int:
     return port if port > 20_000 else port + 20_000
 
 
+def _can_be_alone() -> bool:
+    return shutil.which("unshare") is not None and os.geteuid() == 0
+
+
 class LocalPods:
     """A running cluster; `folders` maps paths inside pods to folders here."""
 
@@ -105,8 +109,11 @@ class LocalPods:
 
     @staticmethod
     def _process(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        # In a process namespace of its own where that may be: what a failed start leaves behind
+        # ends with it, instead of joining the next head at the same port.
+        alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL", "--"]
         return subprocess.Popen(
-            command,
+            [*(alone if _can_be_alone() else []), *command],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -135,7 +142,7 @@ class LocalPods:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -176,11 +183,10 @@ class LocalPods:
     def end(self) -> None:
         """End the nodes, the head last."""
         for _, _, node in reversed(self._nodes):
-            node.send_signal(signal.SIGTERM)
+            # The namespace ends with its first process; without one, Ray ends its own.
+            node.send_signal(signal.SIGKILL if _can_be_alone() else signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.wait(timeout=60)
-            if node.poll() is None:
-                node.kill()
         shutil.rmtree(self.temp, ignore_errors=True)
 
 

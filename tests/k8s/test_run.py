@@ -96,7 +96,7 @@ def ask(port: int, path: str, body: Any = None) -> Any:
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
-    except (urllib.error.URLError, ConnectionError):
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
         return None
 
 
