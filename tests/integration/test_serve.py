@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 import httpx
+import psutil
 import pytest
 
 from hymotion_ray.config.serve import (
@@ -102,12 +104,19 @@ class Load:
         return self.answers
 
 
-def replicas(name: str) -> list:
-    """Actors of a deployment: their process ids."""
-    from ray.util.state import list_actors
+def replicas(name: str) -> list[int]:
+    """Process ids of a deployment's replicas on this cluster: Ray names processes after them."""
+    import ray
 
-    actors = list_actors(filters=[("state", "=", "ALIVE")], detail=True, limit=1000)
-    return [a.pid for a in actors if a.name and f"#{name}#" in a.name]
+    session = ray._private.worker._global_node.get_session_dir_path()
+    found = []
+    for process in psutil.process_iter(["cmdline", "ppid"]):
+        title = " ".join(process.info["cmdline"] or [])
+        if title.startswith("ray::ServeReplica:") and f":{name}" in title:
+            with contextlib.suppress(psutil.Error):
+                if session in " ".join(psutil.Process(process.info["ppid"]).cmdline()):
+                    found.append(process.pid)
+    return found
 
 
 def test_ready_comes_after_a_reason_and_motion_is_real(server):

@@ -102,6 +102,8 @@ class PoolView:
 class _Promise:
     due: float
     units: float
+    rank: float
+    """When it was first to come back: who is refused again keeps its place."""
 
 
 class Router:
@@ -141,14 +143,16 @@ class Router:
         # An empty queue takes any request, however long it is by itself.
         over = (waiting + units) / speed - self.max_wait_s if waiting else 0.0
         # Others who were told to come back stand before those who were not.
-        ahead = sum(p.units for p in self._promises.values() if mine is None or p.due < mine.due)
+        ahead = sum(p.units for p in self._promises.values() if mine is None or p.rank < mine.rank)
         reserved = ahead / speed
         if over + reserved <= 0 or (mine is not None and over <= 0):
             self._promises.pop(fingerprint, None)
             return
         wait = max(over + reserved, 0.1)
         if len(self._promises) < _MAX_PROMISES:
-            self._promises[fingerprint] = _Promise(now + math.ceil(wait), units)
+            due = now + math.ceil(wait)
+            rank = due if mine is None else mine.rank
+            self._promises[fingerprint] = _Promise(due, units, rank)
         raise Full(f"the queue is full; there should be room in {wait:.1f} s", wait)
 
     def choose(self, units: float, avoid: Iterable[str] = ()) -> PoolView | None:

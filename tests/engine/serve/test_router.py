@@ -122,3 +122,23 @@ def test_work_that_ended_early_makes_room_before_a_replica_says_so():
     pool.take_back(1500.0)
     router.admit("new", 100.0)
     assert pool.backlog(clock.now) == 0.0
+
+
+def test_who_is_refused_again_keeps_its_place():
+    router, clock = make_router({"a": 100.0}, max_wait_s=10.0)
+    pool = router.pools["a"]
+    pool.sent["old"] = 1000.0
+    for name in ("first", "second"):
+        with pytest.raises(Full):
+            router.admit(name, 100.0)
+    clock.now += 1.0
+    hear(router, "a", 100.0, clock)
+    pool.sent["old"] = 990.0  # slower than it was foretold
+    with pytest.raises(Full) as again:
+        router.admit("first", 100.0)
+    # Its own excess alone, not the second's before it.
+    assert again.value.retry_after_s == pytest.approx(0.9)
+    clock.now += 1.0
+    hear(router, "a", 100.0, clock)
+    pool.sent["old"] = 900.0
+    router.admit("first", 100.0)
