@@ -99,7 +99,8 @@ def running(config: ServeConfig, address: str | None = None):  # type: ignore[no
     """An endpoint that ends with the block; `ClusterError` when the port is taken."""
     with connect(address) as cluster:
         settled = fit_to(config, cluster)
-        _check_port(settled)
+        if cluster.started_here:  # elsewhere the port is the other nodes', or a Serve's that runs
+            _check_port(settled)
         serve.start(
             proxy_location="HeadOnly" if cluster.num_nodes == 1 else "EveryNode",
             http_options=HTTPOptions(host=settled.http.host, port=settled.http.port),
