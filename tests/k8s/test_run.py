@@ -100,6 +100,20 @@ def ask(port: int, path: str, body: Any = None) -> Any:
         return None
 
 
+def apply(pods: LocalPods, config: dict[str, Any]) -> None:
+    """Until it is taken: like the operator, which asks again while Serve's own actors start."""
+
+    def taken() -> bool:
+        try:
+            pods.request("/api/serve/applications/", config, method="PUT")
+        except urllib.error.HTTPError as error:
+            assert error.code == 500, error.read()
+            return False
+        return True
+
+    pods.wait(taken, 300)
+
+
 def states(pods: LocalPods) -> dict[str, Any]:
     applications = pods.request("/api/serve/applications/")["applications"]
     return applications["hymotion"]["deployments"]
@@ -110,7 +124,7 @@ def test_the_serve_config_is_applied_upgraded_and_scaled(pods: LocalPods, data: 
     port = free_port()
     config = serve_config(port, data)
     config["proxy_location"] = "HeadOnly"  # the nodes share this machine's port
-    pods.request("/api/serve/applications/", config, method="PUT")
+    apply(pods, config)
     pods.wait(lambda: ask(port, "/readyz"), 300)
     prompt = {"text": "a person walks", "num_frames": 30, "seeds": [1]}
     made = pods.wait(lambda: ask(port, "/v1/motions", prompt), 120)
@@ -118,7 +132,7 @@ def test_the_serve_config_is_applied_upgraded_and_scaled(pods: LocalPods, data: 
 
     (pool,) = config["applications"][0]["args"]["models"][0]["pools"]
     pool["scale"] = {"min_replicas": 2, "max_replicas": 2}
-    pods.request("/api/serve/applications/", config, method="PUT")
+    apply(pods, config)
 
     def scaled() -> bool:
         sampler = states(pods)["Sampler-cpu"]
