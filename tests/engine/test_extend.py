@@ -25,7 +25,8 @@ CLIPS = {"a": "motions/shards/a_s0.npz", "b": "motions/b_s0.npz", "c": "motions/
 def store(random_model: Path, tmp_path: Path) -> Store:
     """Three finished clips in one manifest part; the second one's file is damaged."""
     store = open_store(tmp_path / "out")
-    motion = hm.load_model(random_model).decode(torch.zeros(20, 201))
+    latent = torch.randn(20, 201, generator=torch.Generator().manual_seed(0))
+    motion = hm.load_model(random_model).decode(latent)
     rows = []
     for name, file in CLIPS.items():
         (tmp_path / "out" / file).parent.mkdir(parents=True, exist_ok=True)
