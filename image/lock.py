@@ -17,9 +17,11 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 REPO = FOLDER.parent
 EXTRAS = "text,train,serve,export"
-HEAD = """# Made by image/lock.py from constraints.txt, for Linux on x86-64 and Python {python}. Do not edit.
-# pip install --no-deps --require-hashes -r {name}
-"""
+HEAD = (
+    "# Made by image/lock.py from constraints.txt, for Linux on x86-64 and Python {python}. "
+    "Do not edit.\n"
+    "# pip install --no-deps --require-hashes -r {name}\n"
+)
 
 
 def resolve(torch: str) -> dict[str, str]:

@@ -14,8 +14,9 @@ from hymotion_ray.engine.mishaps import Mishaps
 from hymotion_ray.engine.nodes import Node
 from hymotion_ray.engine.piece import Piece
 from hymotion_ray.engine.render.placement import Placement, place
-from hymotion_ray.engine.render.preflight import count_weights, require_memory, sampler_bytes
+from hymotion_ray.engine.render.preflight import require_memory, sampler_bytes
 from hymotion_ray.errors import ClusterError
+from hymotion_ray.formats.models.weight_count import count_weights
 
 GIB = 2**30
 QWEN, FULL = 8_310_000_000, 1_042_878_811

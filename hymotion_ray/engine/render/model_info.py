@@ -12,9 +12,9 @@ from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.model import ModelConfig
 from hymotion_ray.config.render import RenderConfig, ResourceConfig
 from hymotion_ray.config.sampling import SamplingConfig
-from hymotion_ray.engine.render.preflight import count_weights
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.formats.models.checkpoint import read_model
+from hymotion_ray.formats.models.weight_count import count_weights
 from hymotion_ray.motion.decode import Decoder
 from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 from hymotion_ray.text.encoder import TokenCounter

@@ -6,11 +6,8 @@ processes without a word, hours into a job or while the model loads.
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from collections.abc import Sequence
-from pathlib import Path
 
 from hymotion_ray.engine.nodes import Node
 from hymotion_ray.engine.render.placement import Placement
@@ -21,18 +18,6 @@ _PROCESS_BYTES = _GIB // 2
 """Of a process with torch, its libraries and its buffers."""
 _ON_CPU_BYTES = 4
 """A weight on CPU is float32."""
-
-
-def count_weights(folder: Path) -> int:
-    """Numbers in the safetensors files of a folder, from their headers; 0 where there are none."""
-    total = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        tensors = (held for name, held in header.items() if name != "__metadata__")
-        total += sum(math.prod(held["shape"]) for held in tensors)
-    return total
 
 
 def sampler_bytes(network_weights: int) -> int:
