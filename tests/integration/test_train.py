@@ -50,7 +50,9 @@ def make(ray: ModuleType, data: Path, tmp_path: Path) -> Callable[..., TrainComm
 def test_a_killed_worker_starts_again_and_ray_data_reads_the_same_clips(
     make: Callable[..., TrainCommand], six: Path
 ) -> None:
-    command = make("--set", "input.reader=ray", "--set", "input.readers=1")
+    # Saved in the foreground, so that the checkpoint of step 3 is there when step 5 begins.
+    settings = ("input.reader=ray", "input.readers=1", "saving.in_background=false")
+    command = make(*(part for setting in settings for part in ("--set", setting)))
     command.plan("step:1:kill:step 5")
     code, output = command.run()
     assert code == 0, output
