@@ -43,6 +43,7 @@ MAY_USE = {
     "cli_ingest": {"click"},
     "cli_serve": {"click", "yaml"},
     "cli_plan": {"click"},
+    "cli_train": {"click"},
 }
 _IMPORT_ALL = """
 import importlib, json, sys
