@@ -197,3 +197,27 @@ def test_every_precision_samples_and_says_why(condition: hm.TextCondition, dtype
     )
     assert latent.dtype == torch.float32
     assert bool(latent.isfinite().all())
+
+
+@pytest.mark.parametrize("bad", [None, 5, object(), {"a": 1}, [None]])
+def test_what_is_no_input_is_named(
+    model: hm.Model, condition: hm.TextCondition, bad: Any, tmp_path: Path
+) -> None:
+    motion = model.decode(torch.zeros(20, 201))
+    calls: list[Callable[[], object]] = [
+        lambda: model.decode(bad),
+        lambda: model.encode(bad),
+        lambda: model.sample(bad, [hm.Row(prompt=0, num_frames=20, seed=1)]),
+        lambda: model.sample(condition, bad),
+        lambda: hm.read_prompts(bad),
+        lambda: hm.load_model(bad),
+        lambda: hm.load_motion(bad),
+        lambda: hm.save_motion(bad, tmp_path / "a.npz"),
+        lambda: hm.save_motion(motion, bad),
+        lambda: hm.render(bad),
+        lambda: hm.render(["a person walks"], formats=bad),
+        lambda: hm.render(["a person walks"], seeds=[1, str(bad)]),
+    ]
+    for call in calls:
+        with pytest.raises(HyMotionError, match=r"allowed|no array of numbers"):
+            call()

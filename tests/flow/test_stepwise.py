@@ -107,7 +107,7 @@ def test_impossible_clips_are_refused(make_sampler, condition):
     sampler = make_sampler()
     with pytest.raises(ConfigError, match="frames"):
         clip_of(sampler, condition, Row(0, 41, 1), SamplingConfig(num_steps=2))
-    context, vector, _ = condition
+    _, vector, _ = condition
     with pytest.raises(ConfigError, match="tokens"):
         prepare_clip(
             sampler, "x", torch.zeros(9, 10), vector[0, 0], 20, 1, SamplingConfig(num_steps=2)
