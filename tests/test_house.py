@@ -233,3 +233,12 @@ def test_constraints_pin_what_is_installed():
 
 def _distribution(requirement: str) -> str:
     return re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-")
+
+
+def test_test_files_have_names_of_their_own():
+    """pytest imports them by their bare names, so two of one name stop the whole run."""
+    names = [
+        path.stem for path in (REPO / "tests").rglob("*.py") if "node_modules" not in str(path)
+    ]
+    twice = {name for name in names if names.count(name) > 1}
+    assert twice <= {"conftest", "__init__"}

@@ -29,7 +29,7 @@ from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.sampling import SamplingConfig
 from hymotion_ray.config.split import SplitConfig
 from hymotion_ray.engine.device import cap_gpu_memory, device_of_this_process, set_threads
-from hymotion_ray.errors import ClusterError, HyMotionError
+from hymotion_ray.errors import ClusterError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
 from hymotion_ray.model.split import LayerSplit, RowSplit, Wire, balance, split_heads
@@ -37,12 +37,6 @@ from hymotion_ray.model.split import LayerSplit, RowSplit, Wire, balance, split_
 _PLACE_S = 300.0
 _WINDOW_BYTES = 2**30
 """Text rows computed ahead, the same on unlike cards, so that all make the same calls."""
-
-
-class GroupLost(HyMotionError):  # noqa: N818 - names what happened, as its family does
-    """A process of the group is gone or out of step; the group cannot be used again."""
-
-    exit_code = 3
 
 
 class SamplerGroup:
@@ -101,7 +95,7 @@ class SamplerGroup:
         on_step: OnStep | None = None,
         check: bool = True,
     ) -> list[Tensor]:
-        """As `Sampler.sample`; raises `GroupLost` when a process of the group is lost."""
+        """As `Sampler.sample`; raises `ClusterError` when a process of the group is lost."""
         given = ray.put((context, vector, context_length, tuple(rows), sampling))
         calls = [follower.sample.remote(given) for follower in self.followers]
         try:
@@ -120,7 +114,7 @@ class SamplerGroup:
         except (RayActorError, RayTaskError, ray.exceptions.GetTimeoutError) as error:
             raise self._lost(calls, error) from error
 
-    def _lost(self, calls: Sequence[ray.ObjectRef], error: Exception) -> GroupLost:
+    def _lost(self, calls: Sequence[ray.ObjectRef], error: Exception) -> ClusterError:
         """Say which processes are lost, as far as they tell."""
         words = []
         for rank, call in enumerate(calls, start=1):
@@ -134,7 +128,7 @@ class SamplerGroup:
                 words.append(f"process {rank} failed ({failure.cause!r:.200})")
         self.close()
         found = "; ".join(words) or f"process 0 failed ({error!r:.200})"
-        return GroupLost(
+        return ClusterError(
             f"a sampler split over {self.split.size} processes is given up: {found}; its clips are "
             "sampled again by another"
         )

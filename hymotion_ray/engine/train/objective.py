@@ -1,6 +1,6 @@
 """The objective: the network with its learned null features, and the loss of each clip.
 
-Knows flow matching (model.md's section 7: noise at t = 0, data at t = 1, the network predicts the
+Knows flow matching (docs/network.md: noise at t = 0, data at t = 1, the network predicts the
 velocity `data - noise` at a point between, SmoothL1 over valid frames) and the condition dropped
 now and then. Does not know where batches come from or how losses are weighted.
 
@@ -37,7 +37,11 @@ class FlowModel(nn.Module):
         network = config.network
         self.network = MotionMMDiT(network, config.train_frames)
         self.null_vtxt_feat = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.vtxt_input_dim))
-        self.null_ctxt_input = nn.Parameter(_INIT_STD * torch.randn(1, 1, network.ctxt_input_dim))
+        self.null_ctxt_input = nn.Parameter(
+            _INIT_STD * torch.randn(1, 1, network.ctxt_input_dim),
+            # One that is never used must not be waited for by processes that share gradients.
+            requires_grad=config.enable_ctxt_null_feat,
+        )
         self.drops_context = config.enable_ctxt_null_feat
 
     def forward(
