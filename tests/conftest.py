@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     os.environ.update(_ENVIRONMENT)
     os.environ.pop("RAY_ADDRESS", None)
+    # What worker processes are told to import by name.
+    by_name = [str(REPO / "tests" / "engine" / "evaluate"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, by_name))
     config.stash[_RAY_DIR] = tempfile.mkdtemp(prefix="hmr", dir="/tmp")
     os.environ["RAY_TMPDIR"] = config.stash[_RAY_DIR]
 

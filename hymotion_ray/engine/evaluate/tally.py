@@ -6,6 +6,7 @@ Ray-free. Memory does not grow with the number of clips, but for one column at a
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,7 +107,8 @@ class Tally:
             if len(values):
                 low, middle, high = np.percentile(values, [5, 50, 95])
                 found[name] = {
-                    "mean": float(values.mean()),
+                    # Exact sums: clips come in any order.
+                    "mean": math.fsum(values) / len(values),
                     "median": float(middle),
                     "p5": float(low),
                     "p95": float(high),
