@@ -243,6 +243,7 @@ def test_other_settings_and_other_folders_are_refused(first, tmp_path: Path) -> 
     assert [p.name for p in thesis.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_crashes_or_hangs_costs_its_own_file_only(ray, tmp_path: Path) -> None:
     source = write(
         tmp_path / "moves",

@@ -109,6 +109,7 @@ def test_too_many_failures_stop_the_job(
     assert set(failures(tmp_path / "out").values()) == {"encode_failed"}
 
 
+@pytest.mark.slow
 def test_a_model_that_no_process_can_load_stops_the_job(
     job: Callable[..., JobReport], plan: Callable[..., None]
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_driver_killed_mid_way_is_followed_by_the_same_command(
     assert_same(command, whole, 1)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_job_cleanly(
     make: Callable[..., Command], whole: Path, tmp_path: Path
 ) -> None:

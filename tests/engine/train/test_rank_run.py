@@ -99,6 +99,7 @@ def test_a_killed_process_leaves_what_the_next_one_goes_on_from(
     assert sorted(n for n in names if n != "best.json") == ["step-00000003", "step-00000006"]
 
 
+@pytest.mark.slow
 def test_chosen_ranks_are_profiled(data: Path, tmp_path: Path) -> None:
     train_here(debug_config(data, tmp_path, "profile_ranks=[0]"))
     assert len(list((tmp_path / "profile").glob("rank0*.json"))) == 1
