@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hymotion_ray.config.fields import nearest
 from hymotion_ray.config.model import ModelConfig, TextConfig
-from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.config.parallel import ParallelConfig
+from hymotion_ray.config.releases import released_network
 from hymotion_ray.config.training import (
     DataConfig,
     ObjectiveConfig,
@@ -20,7 +21,6 @@ from hymotion_ray.config.training import (
 from hymotion_ray.errors import ConfigError
 
 PRESETS = ("debug", "tiny", "lite", "full", "finetune")
-_QWEN_DIM, _CLIP_DIM = 4096, 768
 
 
 def training_preset(name: str, *, data: str, out: str) -> TrainConfig:
@@ -40,9 +40,9 @@ def preset_model(name: str, text_dim: int) -> ModelConfig | None:
     if name == "tiny":
         return tiny_model(text_dim)
     if name == "lite":
-        return _released_shape("lite", feat_dim=1024, num_layers=18, num_heads=16)
+        return _released_shape("lite", "lite")
     if name == "full":
-        return _released_shape("full", feat_dim=1280, num_layers=27, num_heads=20)
+        return _released_shape("full", "1.0")
     return None
 
 
@@ -77,22 +77,12 @@ def _tiny(data: str, out: str) -> TrainConfig:
     )
 
 
-def _full(data: str, out: str) -> TrainConfig:
+def _of_release(preset: str, data: str, out: str) -> TrainConfig:
+    """`lite` and `full`: they differ in the network alone."""
     return TrainConfig(
         data=data,
         out=out,
-        preset="full",
-        micro_batch=32,
-        log_every=100,
-        parallel=ParallelConfig(precision="bfloat16"),
-    )
-
-
-def _lite(data: str, out: str) -> TrainConfig:
-    return TrainConfig(
-        data=data,
-        out=out,
-        preset="lite",
+        preset=preset,
         micro_batch=32,
         log_every=100,
         parallel=ParallelConfig(precision="bfloat16"),
@@ -116,26 +106,17 @@ def _finetune(data: str, out: str) -> TrainConfig:
 _SETTINGS: dict[str, Callable[[str, str], TrainConfig]] = {
     "debug": _debug,
     "tiny": _tiny,
-    "lite": _lite,
-    "full": _full,
+    "lite": partial(_of_release, "lite"),
+    "full": partial(_of_release, "full"),
     "finetune": _finetune,
 }
 
 
-def _released_shape(name: str, *, feat_dim: int, num_layers: int, num_heads: int) -> ModelConfig:
+def _released_shape(preset: str, release: str) -> ModelConfig:
     """A network of a released model's shape, with weights of one's own: no release's licence."""
     return ModelConfig(
-        network=NetworkConfig(
-            feat_dim=feat_dim,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            ctxt_input_dim=_QWEN_DIM,
-            vtxt_input_dim=_CLIP_DIM,
-            mask_mode="narrowband",
-            apply_rope_to_single_branch=False,
-            time_factor=1000.0,
-        ),
+        network=released_network(release),
         text=TextConfig(kind="qwen_clip"),
-        name=name,
+        name=preset,
         licence="unknown",
     )

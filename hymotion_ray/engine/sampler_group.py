@@ -32,7 +32,7 @@ from hymotion_ray.engine.device import cap_gpu_memory, device_of_this_process, s
 from hymotion_ray.errors import ClusterError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
-from hymotion_ray.model.split import LayerSplit, RowSplit, Wire, balance, split_heads
+from hymotion_ray.model.split import LayerSplit, RowSplit, Wire, balance_bytes, split_heads
 
 _PLACE_S = 300.0
 _WINDOW_BYTES = 2**30
@@ -187,11 +187,8 @@ def _join(
     elif split.way == "rows":
         shared = RowSplit(network, wire)
     else:
-        costs = [float(_num_bytes(block)) for block in network.blocks]
-        first = float(_num_bytes(network.text_refiner) + _num_bytes(network.ctxt_encoder))
-        shared = LayerSplit(
-            network, wire, balance(costs, split.size, first), split.num_micro_batches
-        )
+        blocks_each = balance_bytes(network, split.size)
+        shared = LayerSplit(network, wire, blocks_each, split.num_micro_batches)
     return Sampler(
         shared,
         null_vector=held.null_vtxt_feat,
@@ -201,10 +198,6 @@ def _join(
         grid=grid,
         text_window_bytes=_WINDOW_BYTES,
     )
-
-
-def _num_bytes(module: torch.nn.Module) -> int:
-    return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
 def _free_port() -> int:

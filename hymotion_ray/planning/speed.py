@@ -50,7 +50,6 @@ def sampling_rate(
     num_tokens: int,
     seeds: int = 1,
     evaluations: int = 50,
-    slowdown: float = 1.0,
 ) -> float:
     """Clips a second of one sampler that has the card to itself; `evaluations` of the network."""
     flops = rows * clip_flops(
@@ -61,7 +60,7 @@ def sampling_rate(
         evaluations=evaluations,
     )
     work = flops / product_rate(gpu) + flops * _BYTES_A_FLOP / (gpu.bandwidth_gb_s * 1e9)
-    return rows / (max(work, evaluations * _LAUNCH_S) * slowdown)
+    return rows / max(work, evaluations * _LAUNCH_S)
 
 
 def encoding_rate(gpu: Gpu) -> float:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from driver_process import DriverProcess
+
 from hymotion_ray.engine.manifest import read_batches
 from hymotion_ray.formats.atomic import open_store
 
 
 @dataclass
-class Command:
+class Command(DriverProcess):
     """One render command line; `start` it as often as it is killed."""
 
     prompts: Path
@@ -29,42 +27,18 @@ class Command:
     options: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
-    def plan(self, *lines: str) -> None:
-        """The faults of what starts from now on."""
-        self.faults.mkdir(exist_ok=True)
-        (self.faults / "plan").write_text("\n".join(lines))
-
-    def start(self) -> subprocess.Popen[str]:
-        """A process group of its own, that only this test ends."""
-        self.faults.mkdir(exist_ok=True)
-        arguments = ["--model", str(self.model), "--out", self.out, *self.options]
+    @property
+    def command(self) -> list[str]:
+        """The render command."""
+        found = ["render", str(self.prompts), "--model", str(self.model), "--out", self.out]
         if self.address is not None:
-            arguments += ["--address", self.address]
-        return subprocess.Popen(
-            [sys.executable, "-m", "hymotion_ray.cli", "render", str(self.prompts), *arguments],
-            env={**os.environ, "HYMOTION_FAULTS": str(self.faults), **self.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+            found += ["--address", self.address]
+        return [*found, *self.options]
 
-    def run(self, timeout: float = 240) -> tuple[int, str]:
-        """Exit code and output."""
-        process = self.start()
-        try:
-            output, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        return process.returncode, output
-
-    def arrivals(self, point: str) -> list[str]:
-        """Details of the arrivals at a point so far, over all runs."""
-        log = self.faults / "log"
-        lines = log.read_text().splitlines() if log.exists() else []
-        fields = [line.split("\t", 3) for line in lines]
-        return [detail for name, _, _, detail in fields if name == point]
+    @property
+    def variables(self) -> dict[str, str]:
+        """As given."""
+        return self.environment
 
     def wait_for(self, point: str, number: int, timeout: float = 120) -> None:
         """Return once so many arrived at a point."""

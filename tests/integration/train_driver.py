@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from driver_process import DriverProcess
+
 
 @dataclass
-class TrainCommand:
+class TrainCommand(DriverProcess):
     """One train command line; `start` it as often as it is killed."""
 
     data: Path
@@ -33,39 +31,10 @@ class TrainCommand:
             found += ["--address", self.address]
         return [*found, *self.options]
 
-    def plan(self, *lines: str) -> None:
-        """The faults of what starts from now on."""
-        self.faults.mkdir(exist_ok=True)
-        (self.faults / "plan").write_text("\n".join(lines))
-
-    def start(self) -> subprocess.Popen[str]:
-        """A process group of its own, that only this test ends."""
-        self.faults.mkdir(exist_ok=True)
-        return subprocess.Popen(
-            [sys.executable, "-m", "hymotion_ray.cli", "train", *self.arguments],
-            env={**os.environ, "HYMOTION_FAULTS": str(self.faults)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, timeout: float = 280) -> tuple[int, str]:
-        """Exit code and output."""
-        process = self.start()
-        try:
-            output, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        return process.returncode, output
-
-    def arrivals(self, point: str) -> list[str]:
-        """Details of the arrivals at a point so far, over all runs."""
-        log = self.faults / "log"
-        lines = log.read_text().splitlines() if log.exists() else []
-        fields = [line.split("\t", 3) for line in lines]
-        return [detail for name, _, _, detail in fields if name == point]
+    @property
+    def command(self) -> list[str]:
+        """The train command."""
+        return ["train", *self.arguments]
 
     def wait_for(self, point: str, text: str, timeout: float = 240) -> None:
         """Return once a process came to a point with this detail."""

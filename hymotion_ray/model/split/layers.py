@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from hymotion_ray.config.fields import require
 from hymotion_ray.model.attention import text_mask
 from hymotion_ray.model.mmdit import MotionMMDiT, run_motion, run_text
+from hymotion_ray.model.split.shared import SharedNetwork
 from hymotion_ray.model.split.wire import Wire
 from hymotion_ray.model.streams import MotionLayout, TextStream
 
@@ -48,7 +48,18 @@ def balance(costs: Sequence[float], num_parts: int, first_cost: float = 0.0) -> 
     return chosen[1]
 
 
-class LayerSplit:
+def balance_bytes(network: MotionMMDiT, num_parts: int) -> list[int]:
+    """`balance` by the memory of the weights; the first process embeds the text besides."""
+    costs = [float(_num_bytes(block)) for block in network.blocks]
+    first = _num_bytes(network.text_refiner) + _num_bytes(network.ctxt_encoder)
+    return balance(costs, num_parts, float(first))
+
+
+def _num_bytes(module: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+class LayerSplit(SharedNetwork):
     """A network whose blocks are shared out; what a sampler asks of a network."""
 
     def __init__(
@@ -67,8 +78,7 @@ class LayerSplit:
             f"{wire.size} numbers above 0 that sum to {num_blocks}",
         )  # fmt: skip
         require(num_micro_batches >= 1, "num_micro_batches", num_micro_batches, "at least 1")
-        self.network = network
-        self.wire = wire
+        super().__init__(network, wire)
         self.num_micro_batches = num_micro_batches
         self.first = sum(blocks_each[: wire.rank])
         self.blocks = network.blocks[self.first : self.first + blocks_each[wire.rank]]
@@ -80,26 +90,6 @@ class LayerSplit:
     def bubble(self) -> float:
         """Share of a batch's time in which a process waits, were all shares of one cost."""
         return (self.wire.size - 1) / (self.num_micro_batches + self.wire.size - 1)
-
-    @property
-    def train_frames(self) -> int:
-        """Frames of the training window."""
-        return self.network.train_frames
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the weights."""
-        return self.network.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.network.device
-
-    def to(self, dtype: torch.dtype) -> Self:
-        """Itself, with its weights in `dtype`."""
-        self.network.to(dtype)
-        return self
 
     @property
     def _is_first(self) -> bool:
@@ -153,20 +143,6 @@ class LayerSplit:
             weight.new_empty(shape),
             weight.new_empty(num_rows, 1, sum(self._widths())),
         )
-
-    def text_row_bytes(self, num_tokens: int) -> int:
-        """Memory of one text row here: the same on all processes, that of the largest share."""
-        return self.network.text_row_bytes(num_tokens)
-
-    def repeat_token(self, text: TextStream, num_tokens: int) -> TextStream:
-        """The text half of equal tokens, from one of them."""
-        return self.network.repeat_token(text, num_tokens)
-
-    def motion_layout(
-        self, x_length: Tensor, context_length: Tensor, num_frames: int, num_tokens: int
-    ) -> MotionLayout:
-        """Masks and positions of the whole batch."""
-        return self.network.motion_layout(x_length, context_length, num_frames, num_tokens)
 
     def motion_stream(self, x: Tensor, text: TextStream, layout: MotionLayout) -> Tensor:
         """Velocity (B, L, 201) of the whole batch, on all processes.

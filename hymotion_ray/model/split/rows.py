@@ -7,45 +7,22 @@ everywhere, and so is the text half, which is small and shared by a prompt's see
 
 from __future__ import annotations
 
-from typing import Self
-
-import torch
 from torch import Tensor
 
 from hymotion_ray.config.fields import require
 from hymotion_ray.model.mmdit import MotionMMDiT
+from hymotion_ray.model.split.shared import SharedNetwork
 from hymotion_ray.model.split.wire import Wire
 from hymotion_ray.model.streams import MotionLayout, TextStream
 
 
-class RowSplit:
+class RowSplit(SharedNetwork):
     """A network whose motion rows are shared out; what a sampler asks of a network."""
 
     def __init__(self, network: MotionMMDiT, wire: Wire) -> None:
-        self.network = network
-        self.wire = wire
+        super().__init__(network, wire)
         self.num_rows = 0
         """Motion rows this process computed."""
-
-    @property
-    def train_frames(self) -> int:
-        """Frames of the training window."""
-        return self.network.train_frames
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the weights."""
-        return self.network.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.network.device
-
-    def to(self, dtype: torch.dtype) -> Self:
-        """Itself, with its weights in `dtype`."""
-        self.network.to(dtype)
-        return self
 
     def text_stream(
         self, context: Tensor, vector: Tensor, t: Tensor, context_length: Tensor
@@ -56,20 +33,6 @@ class RowSplit:
     def empty_text_rows(self, num_rows: int, num_tokens: int) -> TextStream:
         """Unwritten memory for text rows."""
         return self.network.empty_text_rows(num_rows, num_tokens)
-
-    def text_row_bytes(self, num_tokens: int) -> int:
-        """Memory of one text row."""
-        return self.network.text_row_bytes(num_tokens)
-
-    def repeat_token(self, text: TextStream, num_tokens: int) -> TextStream:
-        """The text half of equal tokens, from one of them."""
-        return self.network.repeat_token(text, num_tokens)
-
-    def motion_layout(
-        self, x_length: Tensor, context_length: Tensor, num_frames: int, num_tokens: int
-    ) -> MotionLayout:
-        """Masks and positions of the whole batch."""
-        return self.network.motion_layout(x_length, context_length, num_frames, num_tokens)
 
     def motion_stream(self, x: Tensor, text: TextStream, layout: MotionLayout) -> Tensor:
         """Velocity (B, L, 201) of the whole batch, of which this process computes its share.

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hymotion_ray.config import Grid, NetworkConfig, SamplingConfig
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.model import MotionMMDiT
-from hymotion_ray.model.split import LayerSplit, RowSplit, Wire, balance, split_heads
+from hymotion_ray.model.split import LayerSplit, RowSplit, Wire, balance_bytes, split_heads
 
 CONFIG = NetworkConfig(
     feat_dim=64,
@@ -76,7 +76,7 @@ def run(rank: int, size: int, folder: str) -> None:
 
     costs = [float(num_bytes(block)) for block in whole.blocks]
     first = float(num_bytes(whole.text_refiner) + num_bytes(whole.ctxt_encoder))
-    each = balance(costs, size, first)
+    each = balance_bytes(whole, size)
     ends = [sum(each[: i + 1]) for i in range(size)]
     shares = [sum(costs[end - n : end]) for end, n in zip(ends, each, strict=True)]
     found["dearest_share"] = max(shares[0] + first, *shares[1:])

@@ -13,7 +13,7 @@ from split_process import ROWS, SAMPLING, make_network, num_bytes
 from hymotion_ray.config.releases import released_network
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.model import MotionMMDiT
-from hymotion_ray.model.split import balance
+from hymotion_ray.model.split import balance, balance_bytes
 
 
 @pytest.fixture(scope="module", params=[2, 4])
@@ -44,7 +44,7 @@ def test_the_full_network_can_be_shared_out_by_layers(num_parts: int) -> None:
         network = MotionMMDiT(released_network("1.0"), 360)
     costs = [float(num_bytes(block)) for block in network.blocks]
     first = float(num_bytes(network.text_refiner) + num_bytes(network.ctxt_encoder))
-    each = balance(costs, num_parts, first)
+    each = balance_bytes(network, num_parts)
     ends = [sum(each[: i + 1]) for i in range(num_parts)]
     shares = [sum(costs[end - n : end]) for end, n in zip(ends, each, strict=True)]
     shares[0] += first
