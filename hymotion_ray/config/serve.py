@@ -14,6 +14,12 @@ Selector = tuple[str, ...]
 """Node labels as KEY=VALUE; VALUE may be `!x`, `in(a,b)` or `!in(a,b)`."""
 
 
+def _check_labels(name: str, *selectors: Selector) -> None:
+    for selector in selectors:
+        for label in selector:
+            require(label.find("=") > 0, name, label, "KEY=VALUE, with a key")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScaleConfig:
     """How many replicas a deployment has. The numbers of a pool follow its queue."""
@@ -68,9 +74,7 @@ class PoolConfig:
 
     def __post_init__(self) -> None:
         require(_NAME.fullmatch(self.name) is not None, "pool.name", self.name, "letters, digits")
-        for selector in (self.labels, *self.fallback):
-            for label in selector:
-                require("=" in label, "pool.labels", label, "KEY=VALUE")
+        _check_labels("pool.labels", self.labels, *self.fallback)
         require(self.gpus is None or 0 <= self.gpus <= 1, "pool.gpus", self.gpus, "0 to 1")
         require(self.cpus is None or self.cpus > 0, "pool.cpus", self.cpus, "above 0")
         require(self.threads >= 1, "pool.threads", self.threads, "at least 1")
@@ -98,6 +102,9 @@ class EncoderConfig:
     """Folder of the Qwen3 model."""
     clip_path: str | None = None
     """Folder of the CLIP text model."""
+
+    def __post_init__(self) -> None:
+        _check_labels("encoder.labels", self.labels, *self.fallback)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +242,10 @@ class HttpConfig:
     """Processes that answer requests; above 1, jobs.folder must be a place that all of them see."""
     cpus: float | None = None
     """CPUs of one; None: 1, less where one machine holds everything."""
+    labels: Selector = ()
+    """Labels of the nodes they run on, such as those of a pool without GPUs; none: any node."""
+    fallback: tuple[Selector, ...] = ()
+    """Labels to try, in this order, where no node with `labels` has room."""
     keys_file: str | None = None
     """YAML file of API keys at a path or URL; None: no key is needed."""
     drain_s: float = 30.0
@@ -245,6 +256,7 @@ class HttpConfig:
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65535, "http.port", self.port, "0 to 65535")
         require(1 <= self.replicas <= 1000, "http.replicas", self.replicas, "1 to 1000")
+        _check_labels("http.labels", self.labels, *self.fallback)
         require(self.drain_s > 0, "http.drain_s", self.drain_s, "seconds > 0")
 
 

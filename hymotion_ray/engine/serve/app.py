@@ -19,7 +19,11 @@ from ray.serve.handle import DeploymentHandle
 from hymotion_ray.config.fields import from_mapping, to_mapping
 from hymotion_ray.config.serve import ServeConfig
 from hymotion_ray.engine.serve.clients import RayEncoder, RayPool
-from hymotion_ray.engine.serve.deployments import encoder_deployment, sampler_deployment
+from hymotion_ray.engine.serve.deployments import (
+    actor_options,
+    encoder_deployment,
+    sampler_deployment,
+)
 from hymotion_ray.engine.serve.http_app import make_app
 from hymotion_ray.engine.serve.log import set_up_logging, set_up_tracing
 from hymotion_ray.engine.serve.office import Office
@@ -128,14 +132,13 @@ def bind(config: ServeConfig) -> Application:
             for pool in served.pools
         }
         handles.append((served.name or "", encoder, pools))
+    http = config.http
     options: dict[str, Any] = {
         "name": API_NAME,
-        "num_replicas": config.http.replicas,
+        "num_replicas": http.replicas,
         "max_ongoing_requests": 10_000,
-        "ray_actor_options": {
-            "num_cpus": config.http.cpus if config.http.cpus is not None else 1.0
-        },
-        "graceful_shutdown_timeout_s": config.http.drain_s + 10.0,
+        "ray_actor_options": actor_options(http.cpus, 0.0, http.labels, http.fallback),
+        "graceful_shutdown_timeout_s": http.drain_s + 10.0,
         "graceful_shutdown_wait_loop_s": 0.2,
         "health_check_period_s": 5.0,
         "health_check_timeout_s": 30.0,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.config import DEFAULT_METRICS_INTERVAL_S, AutoscalingConfig, AutoscalingPolicy
 
 from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.serve import PoolConfig, ScaleConfig, Selector, ServeConfig, ServedModel
-from hymotion_ray.errors import ConfigError
 
 _ONGOING = 10_000
 """Requests a replica at once: what waits is limited by predicted time, not by number."""
 _HEALTH_PERIOD_S = 5.0
 _HEALTH_TIMEOUT_S = 60.0
+_SHORTEST_LOOK_BACK_S = DEFAULT_METRICS_INTERVAL_S + 1.0
+"""Ray tells its controller of queues every `DEFAULT_METRICS_INTERVAL_S`; a shorter look back would
+see only the end of each interval, and later versions of Ray refuse it."""
+_LONGEST_LOOK_BACK_S = 30.0
 POLICY = "hymotion_ray.engine.serve.scaling:replicas_for_queue"
 
 
@@ -26,7 +28,9 @@ def encoder_deployment(served: ServedModel, name: str) -> Application:
     deploy = serve.deployment(
         name=name,
         max_ongoing_requests=_ONGOING,
-        ray_actor_options=_actor(config.cpus, config.gpus or 0.0, config.labels, config.fallback),
+        ray_actor_options=actor_options(
+            config.cpus, config.gpus or 0.0, config.labels, config.fallback
+        ),
         health_check_period_s=_HEALTH_PERIOD_S,
         health_check_timeout_s=_HEALTH_TIMEOUT_S,
         graceful_shutdown_wait_loop_s=0.2,
@@ -45,7 +49,7 @@ def sampler_deployment(
     deploy = serve.deployment(
         name=name,
         max_ongoing_requests=_ONGOING,
-        ray_actor_options=_actor(pool.cpus, pool.gpus or 0.0, pool.labels, pool.fallback),
+        ray_actor_options=actor_options(pool.cpus, pool.gpus or 0.0, pool.labels, pool.fallback),
         health_check_period_s=_HEALTH_PERIOD_S,
         health_check_timeout_s=_HEALTH_TIMEOUT_S,
         graceful_shutdown_timeout_s=config.http.drain_s,
@@ -65,9 +69,10 @@ def _replica(name: str) -> type:
     return found
 
 
-def _actor(
+def actor_options(
     cpus: float | None, gpus: float, labels: Selector, fallback: tuple[Selector, ...]
 ) -> dict[str, Any]:
+    """What a replica takes, and on which nodes it may be, as Ray takes it; no CPUs named: one."""
     options: dict[str, Any] = {"num_cpus": 1.0 if cpus is None else cpus, "num_gpus": gpus}
     if labels:
         options["label_selector"] = label_selector(labels)
@@ -78,10 +83,7 @@ def _actor(
 
 def label_selector(labels: Selector) -> dict[str, str]:
     """KEY=VALUE texts as Ray takes them."""
-    pairs: Mapping[str, str] = dict(label.split("=", 1) for label in labels)
-    if "" in pairs:
-        raise ConfigError(f"labels are {labels}; allowed: KEY=VALUE, with a key")
-    return dict(pairs)
+    return dict(label.split("=", 1) for label in labels)
 
 
 def _number(scale: ScaleConfig, *, by_queue: bool) -> dict[str, Any]:
@@ -94,7 +96,9 @@ def _number(scale: ScaleConfig, *, by_queue: bool) -> dict[str, Any]:
         "initial_replicas": max(scale.min_replicas, 0),
         "upscale_delay_s": scale.up_delay_s,
         "downscale_delay_s": scale.down_delay_s,
-        "look_back_period_s": max(1.0, min(30.0, scale.up_delay_s)),
+        "look_back_period_s": min(
+            _LONGEST_LOOK_BACK_S, max(_SHORTEST_LOOK_BACK_S, scale.up_delay_s)
+        ),
     }
     if by_queue:
         settings["policy"] = AutoscalingPolicy(

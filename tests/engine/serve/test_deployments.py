@@ -1,0 +1,52 @@
+"""Where the endpoint's parts are put and how their number follows the queue, as Serve takes it."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from ray.serve.config import DEFAULT_METRICS_INTERVAL_S
+
+from hymotion_ray.config.serve import (
+    EncoderConfig,
+    HttpConfig,
+    PoolConfig,
+    ScaleConfig,
+    ServeConfig,
+    ServedModel,
+)
+from hymotion_ray.engine.serve.app import bind
+from hymotion_ray.engine.serve.deployments import sampler_deployment
+from hymotion_ray.errors import ConfigError
+
+PLACED = {"labels": ("pool=cpu",), "fallback": (("pool=spare", "zone=!a"),)}
+
+
+def test_http_processes_go_where_their_labels_say() -> None:
+    options = bind(ServeConfig(http=HttpConfig(**PLACED)))._bound_deployment.ray_actor_options
+    assert options["label_selector"] == {"pool": "cpu"}
+    assert options["fallback_strategy"] == [{"label_selector": {"pool": "spare", "zone": "!a"}}]
+    anywhere = bind(ServeConfig())._bound_deployment.ray_actor_options
+    assert not {"label_selector", "fallback_strategy"} & set(anywhere)
+
+
+@pytest.mark.parametrize("kind", [HttpConfig, EncoderConfig, PoolConfig])
+def test_labels_have_a_key_and_a_value(kind) -> None:
+    for label in ("cpu", "=cpu", ""):
+        with pytest.raises(ConfigError, match=r"labels.*KEY=VALUE"):
+            kind(labels=(label,))
+        with pytest.raises(ConfigError, match=r"labels.*KEY=VALUE"):
+            kind(fallback=((label,),))
+    kind(labels=("a=",))
+
+
+@pytest.mark.parametrize("delay", [0.5, 5.0, 20.0, 600.0])
+def test_the_look_back_holds_a_whole_interval_of_metrics(delay: float) -> None:
+    pool = PoolConfig(scale=ScaleConfig(min_replicas=0, max_replicas=3, up_delay_s=delay))
+    served = ServedModel(model="tiny", pools=(pool,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = sampler_deployment(ServeConfig(models=(served,)), served, pool, "Sampler")
+    scaling = made._bound_deployment._deployment_config.autoscaling_config
+    assert scaling.look_back_period_s > DEFAULT_METRICS_INTERVAL_S
+    assert scaling.look_back_period_s <= 30.0
