@@ -16,6 +16,7 @@ Strategy = Literal["ddp", "zero1", "zero2", "zero3"]
 CommHook = Literal["none", "fp16", "bf16", "powersgd"]
 TrainPrecision = Literal["float32", "bfloat16", "float16"]
 CompileBackend = Literal["inductor", "eager"]
+TrainAttention = Literal["auto", "band", "dense"]
 SHARDED: tuple[Strategy, ...] = ("zero2", "zero3")
 """Strategies that keep only a part of weights and gradients on each rank."""
 
@@ -46,6 +47,9 @@ class ParallelConfig:
     """Whether blocks are compiled."""
     compile_backend: CompileBackend = "inductor"
     """inductor needs a C++ compiler on CPU and Triton on a GPU; eager only traces, for tests."""
+    attention: TrainAttention = "auto"
+    """How motion attends: band computes only what is near, with flex_attention and Triton; dense
+    computes everything under a mask; auto: band on CUDA, dense else."""
     lora_rank: int = 0
     """Rank of low-rank adapters beside frozen weights; 0 trains the weights themselves."""
     lora_alpha: int = 16
@@ -59,6 +63,7 @@ class ParallelConfig:
             ("comm_hook", CommHook),
             ("precision", TrainPrecision),
             ("compile_backend", CompileBackend),
+            ("attention", TrainAttention),
         ):
             value = getattr(self, name)
             require(value in get_args(words), name, value, " | ".join(get_args(words)))

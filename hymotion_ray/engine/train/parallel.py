@@ -22,6 +22,7 @@ from torch.optim import AdamW, Optimizer
 
 from hymotion_ray.config.parallel import SHARDED, ParallelConfig
 from hymotion_ray.engine.train import full_state
+from hymotion_ray.engine.train.band_layout import choose_attention
 from hymotion_ray.engine.train.block_calls import prepare_blocks
 from hymotion_ray.engine.train.comm_hooks import add_hook, forget_errors
 from hymotion_ray.engine.train.held_bytes import HeldBytes, held_bytes
@@ -205,6 +206,7 @@ def parallelise(network: nn.Module, config: ParallelConfig, device: torch.device
     """
     choose_trained(network, config)
     network.to(device)
+    choose_attention(network, config, device)
     prepare_blocks(network, config, device)
     arithmetic = Arithmetic(network, config.precision, device)
     if not dist.is_initialized() or (_num_ranks() == 1 and config.comm_hook == "none"):
