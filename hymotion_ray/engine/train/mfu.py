@@ -22,10 +22,22 @@ def train_flops(config: NetworkConfig, num_rows: int, num_frames: int, num_token
     """Of one forward and backward pass of B rows of L frames and N tokens, padding included.
 
     Three times the forward pass: the backward pass makes two products for each of it (Kaplan et al.
-    2020, section 2.1). In training each row has its own text.
+    2020, section 2.1). In training each row has its own text. Motion's attention counts only where
+    the mask lets it see, whatever the kernel computes beside that.
     """
     forward = text_flops(config, num_rows, num_tokens)
-    return 3 * (forward + motion_flops(config, num_rows, num_frames, num_tokens))
+    forward += motion_flops(config, num_rows, num_frames, num_tokens)
+    length = num_frames + config.insert_start_token
+    unseen = length * length - _seen_pairs(config, length)
+    return 3 * (forward - num_rows * config.num_layers * 4 * unseen * config.feat_dim)
+
+
+def _seen_pairs(config: NetworkConfig, length: int) -> int:
+    """Pairs of motion tokens (i, j) of which i sees j."""
+    if config.mask_mode == "narrowband":
+        band = min(config.band_frames, length - 1)
+        return length * (2 * band + 1) - band * (band + 1)
+    return length * (length + 1) // 2 if config.mask_mode == "causal" else length * length
 
 
 def peak_flops(device_name: str) -> float | None:
