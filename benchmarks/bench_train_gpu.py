@@ -7,9 +7,10 @@
 Random weights of the released 1.0B shape, clips of 360 frames with 36 text tokens (padded to 40, as
 batches are), bfloat16, whole steps as the training loop takes them: forward, backward, clipping,
 AdamW, running mean. MFU counts the work really needed: 36 tokens, attention inside the band, and
-nothing twice. FILE is written after every configuration; one that fails is recorded and skipped, and those
-that no longer fit into `--seconds` are left out. The caps part trains, on one card, as many rows as
-`engine/train/fit.py` computes for a smaller one, with the allocator held to that card's memory.
+nothing twice. FILE is written after every configuration; one that fails is recorded and skipped,
+and those that no longer fit into `--seconds` are left out. The caps part trains, on one card, as
+many rows as `engine/train/fit.py` computes for a smaller one, with the allocator held to that
+card's memory.
 """
 
 from __future__ import annotations
