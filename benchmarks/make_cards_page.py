@@ -24,8 +24,8 @@ Made by `python benchmarks/make_cards_page.py` from the same figures as `hymotio
 catalogue of cards and prices is of {date}. **Computed** from shapes, from rates measured on one
 H200 (`benchmarks/results/`) and from data sheets: no card here but the H200 was at hand. Clips are
 5 s, 50 steps, guidance 5, one seed a prompt; "encoder" is Qwen3-8B with CLIP-L.
-Plans use 92 % of what CUDA reports of a card; [training switches](training-switches.md) counts the
-trainer's own tensors and leaves 5 %, so that more fits there.
+Plans use 92 % of what CUDA reports of a card; what the training switches are:
+[training switches](training-switches.md).
 
 Ask for your own pool: `hymotion-ray plan --gpus A10:4,A100-40:2 --model 1.0 --clips 100000`.
 """

@@ -32,6 +32,27 @@ def count_parameters(config: NetworkConfig) -> int:
     )
 
 
+def largest_block(config: NetworkConfig) -> int:
+    """Weights of the largest block."""
+    return max(2 * _double_stream(config), _single(config))
+
+
+def count_adapters(config: NetworkConfig, rank: int) -> int:
+    """Weights of low-rank adapters beside all products in blocks that the trainer adapts.
+
+    Modulations get none, nor the first product of the last single block.
+    """
+    D, M = config.feat_dim, config.mlp_dim
+    stream = _adapter(D, 3 * D) + _adapter(D, D) + _adapter(D, M) + _adapter(M, D)
+    first, second = _adapter(D, 3 * D + M), _adapter(D + M, D)
+    singles = config.num_single_blocks * (first + second) - first
+    return rank * (config.num_double_blocks * 2 * stream + singles)
+
+
+def _adapter(inputs: int, outputs: int) -> int:
+    return inputs + outputs
+
+
 def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
     return inputs * outputs + outputs * bias
 

@@ -175,6 +175,7 @@ def _group(gpu: Gpu, number: int, work: Workload, taken: int, share: float) -> l
                 num_tokens=work.num_tokens,
                 seeds=min(work.seeds, rows),
                 evaluations=work.evaluations,
+                precision=sampling_precision(gpu),
             )
             return [
                 Samplers(

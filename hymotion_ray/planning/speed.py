@@ -2,30 +2,24 @@
 
 A batch takes the time of its matrix products at the card's product rate, plus that of everything
 else, which moves memory and so goes by bandwidth; but never less than its kernels take to start.
-The constants come from `benchmarks/results/h200-2026-11-30.json` and `text_encoder_h200.jsonl`;
-other kinds are computed from data-sheet ratios, not measured.
+The constants are fitted on one H200 (`fitted.py`) and come from `text_encoder_h200.jsonl`; other
+kinds are computed from data-sheet ratios, not measured.
 """
 
 from __future__ import annotations
 
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.planning.catalogue import Gpu
+from hymotion_ray.planning.fitted import Speed, fitted
 from hymotion_ray.planning.flops import motion_flops, text_flops
+from hymotion_ray.planning.memory import Precision
 
 _PRODUCT_SHARE = 785 / 989
 """Of the data sheet's peak, what an 8192^3 bf16 product reached."""
-_BYTES_A_FLOP = 4.8e12 / 785e12 * (1 / 0.245 - 1)
-"""Memory traffic of all that is no product: sampling reached 0.23 to 0.25 of the product rate at
-4.8 TB/s."""
-_LAUNCH_S = 1.32 / 50
-"""A step of one clip, which is too small to fill the card."""
 _ENCODER_FLOPS = 2 * 6.95e9 * 40
 """Of one prompt: 6.95 B weights of Qwen3-8B's blocks, 40 tokens after the shared prefix."""
 _ENCODER_SHARE = 418 * _ENCODER_FLOPS / 785e12
 """Of the product rate, at 16 rows a call."""
-_TRAINING_SHARE = 0.205
-"""Of the product rate, eager bf16: the released network's measured 19 to 22 %; ours is not
-measured yet."""
 
 
 def product_rate(gpu: Gpu) -> float:
@@ -34,11 +28,53 @@ def product_rate(gpu: Gpu) -> float:
 
 
 def clip_flops(
-    config: NetworkConfig, *, num_frames: int, num_tokens: int, seeds: int, evaluations: int
+    config: NetworkConfig,
+    *,
+    num_frames: int,
+    num_tokens: int,
+    seeds: int,
+    evaluations: int,
+    guidance: bool = True,
+    text_factor: float = 1.0,
 ) -> float:
-    """Operations of one clip: two motion rows an evaluation, its share of a text row."""
-    motion = 2 * motion_flops(config, 1, num_frames, num_tokens)
-    return evaluations * (motion + text_flops(config, 1, num_tokens) / seeds)
+    """Operations of one clip: its motion rows of all evaluations, its share of a text row.
+
+    An operation of the text half counts `text_factor` times.
+    """
+    motion = (1 + guidance) * motion_flops(config, 1, num_frames, num_tokens)
+    return evaluations * (motion + text_factor * text_flops(config, 1, num_tokens) / seeds)
+
+
+def sampling_seconds(
+    config: NetworkConfig,
+    gpu: Gpu,
+    *,
+    rows: int,
+    num_frames: int,
+    num_tokens: int,
+    seeds: int = 1,
+    evaluations: int = 50,
+    guidance: bool = True,
+    precision: Precision = "bfloat16",
+    constants: Speed | None = None,
+) -> float:
+    """Seconds of `rows` clips computed at once on a card of their own.
+
+    `evaluations` of the network a clip; `constants` (None: the fitted ones).
+    """
+    fit = constants or fitted().speed
+    flops = rows * clip_flops(
+        config,
+        num_frames=num_frames,
+        num_tokens=num_tokens,
+        seeds=seeds,
+        evaluations=evaluations,
+        guidance=guidance,
+        text_factor=fit.text_factor,
+    )
+    slower = fit.float32_factor if precision == "float32" else 1.0
+    work = flops / product_rate(gpu) + flops * fit.bytes_a_flop / (gpu.bandwidth_gb_s * 1e9)
+    return rows * fit.clip_s + max(slower * work, evaluations * fit.launch_s)
 
 
 def sampling_rate(
@@ -50,17 +86,19 @@ def sampling_rate(
     num_tokens: int,
     seeds: int = 1,
     evaluations: int = 50,
+    precision: Precision = "bfloat16",
 ) -> float:
     """Clips a second of one sampler that has the card to itself; `evaluations` of the network."""
-    flops = rows * clip_flops(
+    return rows / sampling_seconds(
         config,
+        gpu,
+        rows=rows,
         num_frames=num_frames,
         num_tokens=num_tokens,
         seeds=seeds,
         evaluations=evaluations,
+        precision=precision,
     )
-    work = flops / product_rate(gpu) + flops * _BYTES_A_FLOP / (gpu.bandwidth_gb_s * 1e9)
-    return rows / max(work, evaluations * _LAUNCH_S)
 
 
 def encoding_rate(gpu: Gpu) -> float:
@@ -71,4 +109,4 @@ def encoding_rate(gpu: Gpu) -> float:
 def training_rate(config: NetworkConfig, gpu: Gpu, *, num_frames: int, num_tokens: int) -> float:
     """Clips a second of one card: forward and twice that backward, products counted in full."""
     forward = motion_flops(config, 1, num_frames, num_tokens) + text_flops(config, 1, num_tokens)
-    return product_rate(gpu) * _TRAINING_SHARE / (3 * forward)
+    return product_rate(gpu) * fitted().speed.training_share / (3 * forward)

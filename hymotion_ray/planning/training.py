@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hymotion_ray.config.network import NetworkConfig
+from hymotion_ray.config.parallel import ParallelConfig, Strategy
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.planning.catalogue import Gpu
-from hymotion_ray.planning.memory import GIB, Memory, Strategy, training_memory
+from hymotion_ray.planning.memory import GIB, Memory
 from hymotion_ray.planning.placement import MARGIN
 from hymotion_ray.planning.speed import training_rate
+from hymotion_ray.planning.training_memory import training_memory
 
 ROWS = (32, 16, 8, 4, 2, 1)
 FRAMES, TOKENS = 360, 36
-LORA_SHARE = 0.02
-"""Of the weights, that rank-16 adapters on all products are."""
+LORA_RANK = 16
 _CHECKPOINTING_COST = 4 / 3
 """A second forward pass beside the forward and the twice as dear backward pass."""
 
@@ -31,6 +32,16 @@ class Switches:
     strategy: Strategy
     checkpointing: bool
     lora: bool
+
+    @property
+    def config(self) -> ParallelConfig:
+        """As the trainer takes them."""
+        return ParallelConfig(
+            strategy=self.strategy,
+            gradient_checkpointing=self.checkpointing,
+            precision="bfloat16",
+            lora_rank=LORA_RANK if self.lora else 0,
+        )
 
     @property
     def words(self) -> str:
@@ -71,13 +82,11 @@ def fits(network: NetworkConfig, gpu: Gpu, num_ranks: int) -> list[TrainingFit]:
         for rows in ROWS:
             memory = training_memory(
                 network,
+                switches.config,
                 rows=rows,
                 num_frames=FRAMES,
                 num_tokens=TOKENS,
                 num_ranks=num_ranks,
-                strategy=switches.strategy,
-                checkpointing=switches.checkpointing,
-                trainable_share=LORA_SHARE if switches.lora else 1.0,
             )
             if memory.total <= MARGIN * gpu.memory_bytes:
                 rate = training_rate(network, gpu, num_frames=FRAMES, num_tokens=TOKENS)
@@ -105,9 +114,8 @@ def choose(network: NetworkConfig, pool: Mapping[str, tuple[Gpu, int]]) -> list[
     for gpu, _ in pool.values():
         options = fits(network, gpu, num_ranks)
         if not options:
-            needed = training_memory(
-                network, rows=1, checkpointing=True, trainable_share=LORA_SHARE
-            )
+            least = Switches(strategy="ddp", checkpointing=True, lora=True)
+            needed = training_memory(network, least.config, rows=1)
             raise ConfigError(
                 f"{gpu.name} has {gpu.usable_gib} GiB, which no way of training fits: LoRA with "
                 f"gradient checkpointing takes {needed.total / MARGIN / GIB:.1f} GiB at one clip a "

@@ -9,18 +9,22 @@ import pytest
 import torch
 
 from hymotion_ray.config import NetworkConfig
+from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.config.releases import released_network
+from hymotion_ray.engine.train.fit import pass_bytes
+from hymotion_ray.engine.train.lora import choose_trained, num_trained
 from hymotion_ray.model import MotionMMDiT
 from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.memory import (
     GIB,
+    Memory,
     encoder_memory,
     sampling_memory,
     text_row_bytes,
-    training_memory,
 )
-from hymotion_ray.planning.parameters import count_parameters
+from hymotion_ray.planning.parameters import count_adapters, count_parameters, largest_block
 from hymotion_ray.planning.speed import encoding_rate, sampling_rate
+from hymotion_ray.planning.training_memory import reckoned_bytes, training_memory
 
 FULL = released_network("1.0")
 SMALL = {
@@ -86,19 +90,46 @@ def test_more_of_anything_takes_more_memory() -> None:
     assert sampling_memory(FULL, **base, seeds=8).total < less
 
 
+def test_adapters_and_blocks_are_counted_as_the_trainer_makes_them() -> None:
+    config = NetworkConfig(**SMALL)
+    switches = ParallelConfig(lora_rank=8)
+    with torch.device("meta"):
+        network = MotionMMDiT(config, 360)
+        blocks = (*network.double_blocks, *network.single_blocks)
+        assert largest_block(config) == max(num_trained(block)[1] for block in blocks)
+        choose_trained(network, switches)
+    trained, weights = num_trained(network)
+    assert count_adapters(config, 8) == trained
+    assert training_memory(config, switches, rows=1).weights == 4 * weights
+
+
 def test_zero_splits_what_it_says() -> None:
-    whole = training_memory(FULL, rows=1)
-    ranks = {"rows": 1, "num_ranks": 4}
-    zero1 = training_memory(FULL, **ranks, strategy="zero1")
-    zero2 = training_memory(FULL, **ranks, strategy="zero2")
-    zero3 = training_memory(FULL, **ranks, strategy="zero3")
-    assert zero1.optimizer == whole.optimizer // 4
+    def of(**switches) -> Memory:
+        return training_memory(FULL, ParallelConfig(**switches), rows=1, num_ranks=4)
+
+    whole, zero1, zero2, zero3 = (of(strategy=s) for s in ("ddp", "zero1", "zero2", "zero3"))
+    moments = 8 * count_parameters(FULL)
+    assert whole.optimizer - zero1.optimizer == pytest.approx(0.75 * moments)
     assert (zero1.gradients, zero1.weights) == (whole.gradients, whole.weights)
     assert zero2.gradients == whole.gradients // 4
-    assert zero3.weights == whole.weights // 4
-    assert training_memory(FULL, rows=8, checkpointing=True).activations < (
-        training_memory(FULL, rows=8).activations / 10
-    )
+    assert zero3.weights < whole.weights / 2 < zero2.weights
+    assert of(gradient_checkpointing=True).activations < whole.activations
+    assert of(lora_rank=16).optimizer < whole.optimizer / 20
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"precision": "bfloat16"},
+        {"precision": "bfloat16", "lora_rank": 16},
+        {"precision": "float32"},
+    ],
+)
+def test_what_a_pass_keeps_is_reckoned_as_the_trainer_counts_it(switches: dict) -> None:
+    config = ParallelConfig(**switches, attention="dense")
+    shape = {"rows": 2, "num_frames": 240, "num_tokens": 48}
+    counted = pass_bytes(FULL, config, **shape)
+    assert reckoned_bytes(FULL, config, **shape) == pytest.approx(counted, rel=0.1)
 
 
 def test_a_quantised_encoder_is_smaller() -> None:

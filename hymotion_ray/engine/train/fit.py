@@ -1,14 +1,13 @@
 """What one rank of a training run takes of a card's memory: computed, for any switches.
 
-Weights, gradients and optimizer state come from the shape and the strategy; what a pass keeps for
-its backward is counted on tensors without content, by the very network and switches that train.
-Knows no card. Nothing here was measured on a GPU: `bench_train_switches.py` compares where one is.
+Weights, gradients and optimizer state are `planning.training_memory`'s; what a pass keeps for its
+backward is counted on tensors without content, by the very network and switches that train. Knows
+no card. `benchmarks/bench_memory.py` compares where a GPU is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import torch
@@ -22,37 +21,11 @@ from hymotion_ray.engine.train.held_bytes import saved_bytes
 from hymotion_ray.engine.train.lora import choose_trained, num_trained
 from hymotion_ray.engine.train.precision import Arithmetic, attention_kernels
 from hymotion_ray.model.mmdit import MotionMMDiT
+from hymotion_ray.planning.memory import Memory
+from hymotion_ray.planning.training_memory import training_memory
 
 _CPU, _GPU = torch.device("cpu"), torch.device("cuda")
 _WINDOW = 360
-_CONTEXT_BYTES = int(0.55 * 2**30)
-"""What CUDA takes of a card for a process: a usual figure."""
-_SPARE = 0.05
-"""Share that the allocator loses between pieces: an assumption."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fit:
-    """Bytes of one rank at its fullest, in the backward pass."""
-
-    weights: int
-    gathered: int
-    """Whole numbers beside the rank's part: all weights in zero2, two blocks' in zero3, and in both
-    the gradients of two blocks on their way."""
-    gradients: int
-    optimizer: int
-    """AdamW's two moments."""
-    mean: int
-    """The running mean of what is trained."""
-    activations: int
-    """What passes keep, and one block's again where blocks are recomputed."""
-    context: int = _CONTEXT_BYTES
-
-    @property
-    def total(self) -> int:
-        """All of it, with the allocator's loss."""
-        parts = sum(getattr(self, f.name) for f in fields(self)) - self.context
-        return round(parts * (1 + _SPARE)) + self.context
 
 
 def fit(
@@ -63,24 +36,22 @@ def fit(
     num_frames: int = 360,
     num_tokens: int = 40,
     num_ranks: int = 1,
-) -> Fit:
+) -> Memory:
     """Memory of a rank that trains `rows` clips of `num_frames` frames at once.
 
-    On a GPU attention runs in its plain form (see `precision.py`), which keeps its softmax.
+    What a pass keeps is counted with dense attention in its plain form (see `precision.py`), which
+    keeps its softmax; band attention keeps less.
     """
     model = _shape(network, config)
-    trained, weights = num_trained(model)
-    largest = max(num_trained(b)[1] for b in (*model.double_blocks, *model.single_blocks))
-    part = num_ranks if config.strategy in ("zero2", "zero3") else 1
-    moments = 1 if config.strategy == "ddp" else num_ranks
-    gathered = {"zero2": weights + 2 * largest, "zero3": 4 * largest}.get(config.strategy, 0)
-    return Fit(
-        weights=4 * weights // part,
-        gathered=4 * gathered if num_ranks > 1 else 0,
-        gradients=4 * trained // part,
-        optimizer=8 * trained // moments,
-        mean=4 * trained // part,
-        activations=_activations(network, config, rows, num_frames, num_tokens),
+    return training_memory(
+        network,
+        config,
+        rows=rows,
+        num_frames=num_frames,
+        num_tokens=num_tokens,
+        num_ranks=num_ranks,
+        num_trained=num_trained(model)[0],
+        kept_bytes=_activations(network, config, rows, num_frames, num_tokens),
     )
 
 

@@ -4,9 +4,10 @@ import torch
 from hymotion_ray.config import NetworkConfig
 from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.engine.train.block_calls import prepare_blocks
-from hymotion_ray.engine.train.fit import Fit, fit, pass_bytes
+from hymotion_ray.engine.train.fit import fit, pass_bytes
 from hymotion_ray.engine.train.held_bytes import saved_bytes
 from hymotion_ray.engine.train.precision import Arithmetic, attention_kernels
+from hymotion_ray.planning.memory import Memory
 
 from .rank_checks import CPU, NETWORK, make_batch, make_network, start, step
 
@@ -47,16 +48,18 @@ def test_what_is_computed_of_weights_and_state_is_what_a_rank_holds() -> None:
     computed = fit(NETWORK, ParallelConfig(), rows=1, num_frames=20, num_tokens=5)
     assert computed.weights == held.parameters
     assert computed.gradients == held.gradients
-    assert computed.optimizer == pytest.approx(held.optimizer, rel=1e-2)  # and a count each
+    mean = held.parameters  # of all weights, which the loop holds and not the optimizer
+    assert computed.optimizer - mean == pytest.approx(held.optimizer, rel=1e-2)  # a count each
 
 
 def test_splitting_divides_what_it_says() -> None:
-    def of(strategy: str) -> Fit:
+    def of(strategy: str) -> Memory:
         config = ParallelConfig(strategy=strategy)  # type: ignore[arg-type]
         return fit(NETWORK, config, rows=1, num_frames=20, num_tokens=5, num_ranks=4)
 
     ddp, zero1, zero2, zero3 = (of(name) for name in ("ddp", "zero1", "zero2", "zero3"))
-    assert zero1.optimizer == ddp.optimizer // 4
+    moments = 2 * ddp.gradients
+    assert ddp.optimizer - zero1.optimizer == pytest.approx(0.75 * moments, rel=1e-5)
     assert zero1.gradients == ddp.gradients
     assert zero2.gradients == zero3.gradients == ddp.gradients // 4
     assert zero3.total < zero2.total < ddp.total
