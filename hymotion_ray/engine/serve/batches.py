@@ -34,8 +34,9 @@ from hymotion_ray.errors import HyMotionError
 logger = logging.getLogger("hymotion_ray.serve")
 MAX_LINE_BYTES = 1 << 20
 MAX_SHOWN_ERRORS = 100
-AT_ONCE = 32
-"""Lines of one batch that are jobs at once."""
+AT_ONCE = 256
+"""Lines that are jobs at once, of all batches of a process: enough to fill the samplers of several
+GPUs, few beside `queue.max_jobs`."""
 _PART_ROWS, _PART_S = 200, 5.0
 _LOOK_S = 1.0
 _SWEEP_S = 600.0
@@ -141,6 +142,7 @@ class BatchRunner:
         self.store, self._jobs, self._owner = store, jobs, owner
         self._window_s, self._ttl_s = window_s, ttl_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
 
     async def create(self, key: str, file_id: str, metadata: dict[str, str] | None) -> Batch:
         """Begin a batch over a file; it is durable when this returns."""
@@ -254,7 +256,8 @@ class BatchRunner:
 
         async def worker() -> None:
             for line in todo:
-                row = await self._line(running.batch, line, stopper)
+                async with self._places:
+                    row = await self._line(running.batch, line, stopper)
                 await self._keep(running, line, row)
 
         async with asyncio.TaskGroup() as workers:

@@ -71,10 +71,10 @@ class RayPool:
             if not ended:
                 messages.cancel()
 
-    async def loads(self) -> list[Load]:
+    async def loads(self, teller: str, waiting_s: float) -> list[Load]:
         """What every replica that answers has to do."""
         try:
-            answer = self._handle.broadcast("load")
+            answer = self._handle.broadcast("load", teller, waiting_s)
             found = await answer.results_async(timeout_s=4.0, return_exceptions=True)
             return [load for load in found if isinstance(load, Load)]
         except _LOST as error:

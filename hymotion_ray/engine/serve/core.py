@@ -23,6 +23,7 @@ from hymotion_ray.config.serve import PoolConfig, QueueConfig, WarmUpConfig
 from hymotion_ray.engine import faults
 from hymotion_ray.engine.device import device_name, set_threads
 from hymotion_ray.engine.serve.batcher import Batcher, BatchRules, Item, Outcome, StepSeen
+from hymotion_ray.engine.serve.pace import WaitingElsewhere
 from hymotion_ray.engine.serve.work import ClipDone, Load, Work
 from hymotion_ray.errors import HyMotionError, SamplingError
 from hymotion_ray.flow.stepwise import prepare_clip
@@ -30,7 +31,6 @@ from hymotion_ray.formats.motions import encode_motion
 from hymotion_ray.motion.motion import Meta
 from hymotion_ray.motion.quality import measure
 
-_GPU_ROWS = 64
 logger = logging.getLogger("hymotion_ray.serve")
 
 
@@ -50,8 +50,7 @@ class CoreSettings:
 
     def grid(self) -> Grid:
         """The cells."""
-        rows = self.pool.rows or (_GPU_ROWS if self.device == "cuda" else Grid().rows)
-        return dataclasses.replace(Grid(), rows=rows)
+        return Grid.on_device(self.device, self.pool.rows)
 
     def rules(self) -> BatchRules:
         """How batches are made: padding to a longer batch's cell pays on GPUs only."""
@@ -100,6 +99,7 @@ class SamplerCore:
         self.batcher = Batcher(
             self.model.new_sampler(settings.grid()), settings.rules(), on_step=self._stepped
         )
+        self.waiting = WaitingElsewhere()
         self._wake = threading.Event()
         self._stopping = False
         self._finished: queue.SimpleQueue[tuple[Ticket, Item, Outcome] | None] = queue.SimpleQueue()
@@ -223,6 +223,12 @@ class SamplerCore:
             live=live,
             queued=queued,
         )
+
+    def backlog_s(self) -> float:
+        """Seconds of work that wait or run here, and that wait for any sampler elsewhere."""
+        load = self.load()
+        own = load.backlog / load.speed if load.speed else 0.0
+        return own + self.waiting.seconds(time.monotonic())
 
     def check(self) -> None:
         """Raise `SamplingError` when the stepping thread is dead or stuck; being busy is healthy.

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 
 from hymotion_ray.config.serve import ServeConfig
@@ -53,8 +53,8 @@ class Ticket:
 
     @property
     def kind(self) -> str:
-        """Jobs of all kinds wait in one line."""
-        return ""
+        """Its model: each has room of its own."""
+        return self.job.model
 
     @property
     def deadline(self) -> float:
@@ -174,9 +174,7 @@ class Desk:
         while True:
             self._may_start.clear()
             while len(self._waiting) and len(self._background) < _AT_ONCE and not self.draining:
-                if not self._has_room():
-                    break
-                ticket = self._waiting.pop()
+                ticket = self._waiting.pop(self._has_room)
                 if ticket is None:
                     break
                 self._background.add(ticket)
@@ -188,16 +186,20 @@ class Desk:
             except TimeoutError:
                 continue
 
-    def _has_room(self) -> bool:
-        waits = [served.router.wait_s() for served in self.models.values()]
-        known = [wait for wait in waits if wait is not None]
-        if any(pool.may_be_cold for s in self.models.values() for pool in s.router.pools.values()):
-            return len(self._background) < 4 or min(known, default=0.0) < self._background_s
-        return bool(known) and min(known) < self._background_s
+    def _has_room(self, model: Hashable) -> bool:
+        """Whether the samplers of a model take more of what nobody waits for."""
+        served = self.models.get(str(model))
+        if served is None:  # its encoder has not answered yet
+            return False
+        wait = served.router.wait_s()
+        if any(pool.may_be_cold for pool in served.router.pools.values()):
+            under_way = sum(ticket.job.model == model for ticket in self._background)
+            return under_way < 4 or (wait or 0.0) < self.config.queue.background_s
+        return wait is not None and wait < self.config.queue.background_s
 
-    @property
-    def _background_s(self) -> float:
-        return self.config.queue.background_s
+    def held_back(self, model: str) -> float:
+        """Units of a model's jobs that wait here until its samplers have room."""
+        return sum(ticket.cost for ticket in self._waiting if ticket.job.model == model)
 
     # --- running ---
 

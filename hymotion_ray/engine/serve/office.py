@@ -120,7 +120,7 @@ class Office:
                     if served.facts is None:
                         served.facts = await asyncio.wait_for(served.encoder.facts(), timeout=5.0)
                     self.by_name.setdefault(served.name, served)
-                    await served.listen()
+                    await served.listen(self.desk.owner, self.desk.held_back(served.name))
                 except (TimeoutError, ReplicaLostError, HyMotionError) as error:
                     logger.debug("model %s does not answer: %s", served.label, error)
                 except Exception:

@@ -1,4 +1,4 @@
-"""How fast a sampler is, measured from its own steps. Ray-free; knows no queue.
+"""How fast a sampler is, measured from its own steps, and what waits elsewhere. Ray-free.
 
 Speed depends on how full a batch is, so it is kept by rows computed; what a queue is divided by is
 the best of them, as a queue fills batches.
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 _KEEP = 0.9
 """Of the running mean, at each new step of the same number of rows."""
 _STALE_S = 60.0
+_TOLD_S = 10.0
+"""Seconds after which what an HTTP process told counts no more."""
 
 
 @dataclass
@@ -45,3 +47,19 @@ class SpeedGauge:
             return 0.0
         newest = max(mean.at for mean in self._means.values())
         return max(m.speed for m in self._means.values() if newest - m.at <= _STALE_S)
+
+
+@dataclass
+class WaitingElsewhere:
+    """Seconds of work that HTTP processes hold back until samplers have room, as they told."""
+
+    _told: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def hear(self, teller: str, seconds: float, now: float) -> None:
+        """Process `teller` holds work that all samplers together would take `seconds` for."""
+        self._told[teller] = (seconds, now)
+
+    def seconds(self, now: float) -> float:
+        """Of all processes that were heard of lately."""
+        self._told = {t: (s, at) for t, (s, at) in self._told.items() if now - at < _TOLD_S}
+        return sum(seconds for seconds, _ in self._told.values())

@@ -192,8 +192,9 @@ class SamplerReplica:
             if left:
                 self._core.cancel(ticket)
 
-    async def load(self) -> Load:
-        """What there is to do, and how fast it goes."""
+    async def load(self, teller: str, waiting_s: float) -> Load:
+        """What there is to do, and how fast it goes; the caller tells what it still holds back."""
+        self._core.waiting.hear(teller, waiting_s, time.monotonic())
         return self._core.load()
 
     async def check_health(self) -> None:
@@ -202,8 +203,7 @@ class SamplerReplica:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Seconds of work that wait or run here, for `scaling.py`."""
-        load = self._core.load()
-        return {"backlog_s": load.backlog / load.speed if load.speed else 0.0}
+        return {"backlog_s": self._core.backlog_s()}
 
     def _stepped(self, seen: StepSeen) -> None:
         tags, metrics = {"pool": self._pool.name}, self._metrics

@@ -46,8 +46,11 @@ class PoolClient(Protocol):
         """Signs of life and clips as they come; closing it cancels the work."""
         ...
 
-    async def loads(self) -> list[Load]:
-        """What every replica that answers has to do."""
+    async def loads(self, teller: str, waiting_s: float) -> list[Load]:
+        """What every replica that answers has to do.
+
+        They are told that process `teller` holds back work which all together need `waiting_s` for.
+        """
         ...
 
 
@@ -96,13 +99,18 @@ class ServedPools:
             self._conditions.move_to_end(text)
         return kept
 
-    async def listen(self) -> None:
-        """Ask every pool what it has to do."""
+    async def listen(self, teller: str, waiting: float) -> None:
+        """Ask every pool what it has to do; `waiting` units are held back here until there is room.
+
+        Their number of replicas follows both, so that work which nobody waits for counts too.
+        """
         now = time.monotonic()
+        speed = sum(pool.speed for pool in self.router.pools.values() if pool.usable(now))
+        waiting_s = waiting / speed if speed else 0.0
         for name, client in self.clients.items():
             pool = self.router.pools[name]
             try:
-                loads = await asyncio.wait_for(client.loads(), timeout=5.0)
+                loads = await asyncio.wait_for(client.loads(teller, waiting_s), timeout=5.0)
             except (TimeoutError, ReplicaLostError):
                 loads = []
             for load in loads:

@@ -26,7 +26,8 @@ JobState = Literal["queued", "running", "succeeded", "failed", "canceled", "expi
 
 # Told to clients; what is longer is refused where the other rules of lengths are.
 _UNDER_5000_FRAMES: dict[str, JsonValue] = {"exclusiveMaximum": 5000}
-_UNDER_5000_FRAMES_S: dict[str, JsonValue] = {"exclusiveMaximum": 166.6}
+# Half a frame is none, by `round`.
+_FRAMES_IN_SECONDS: dict[str, JsonValue] = {"exclusiveMinimum": 0.5 / 30, "exclusiveMaximum": 166.6}
 NumFrames = Annotated[
     int,
     Field(strict=True, gt=0, json_schema_extra=_UNDER_5000_FRAMES),
@@ -41,7 +42,7 @@ class MotionRequest(BaseModel):
 
     text: StrictStr = Field(min_length=1, examples=["a person walks forward and waves"])
     """The prompt, in English."""
-    duration: Annotated[Number, Field(gt=0, json_schema_extra=_UNDER_5000_FRAMES_S)] | None = Field(
+    duration: Annotated[Number, Field(gt=0, json_schema_extra=_FRAMES_IN_SECONDS)] | None = Field(
         default=None, examples=[3.0]
     )
     """Seconds; 5 unless given. Less than the model makes is lengthened, with a warning."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 from hymotion_ray.api import load_model
@@ -68,9 +69,10 @@ class LocalPool:
             if left:
                 self.core.cancel(ticket)
 
-    async def loads(self) -> list[Load]:
+    async def loads(self, teller: str, waiting_s: float) -> list[Load]:
         if self.lost:
             raise ReplicaLostError("it is dead")
+        self.core.waiting.hear(teller, waiting_s, time.monotonic())
         return [self.core.load()]
 
 
