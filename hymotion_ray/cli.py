@@ -113,7 +113,12 @@ def main() -> None:
 @click.option("--rewriter-model", help="Model name at that endpoint.")
 @click.option("--rewriter-key-env", default="OPENAI_API_KEY", help="Variable that holds its key.")
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
-@click.option("--samplers", "num_samplers", type=int, help="Sampler processes.")
+@click.option("--samplers", "num_samplers", type=int, help="Samplers.")
+@click.option(
+    "--split",
+    metavar="WAY:SIZE",
+    help="A sampler is SIZE processes, one a GPU: heads:2, rows:2 or layers:4[:PIECES].",
+)
 @click.option("--sampler-gpus", type=float, help="GPU share of a sampler, 0 to 1.")
 @click.option("--encoder-gpus", type=float, help="GPU share of a text encoder, 0 to 1.")
 @click.option("--rows", type=int, help="Clips at once in a sampler.")

@@ -133,6 +133,7 @@ def seed_list(_: click.Context, __: click.Parameter, text: str | None) -> tuple[
 def render_config(options: dict[str, Any]) -> Any:
     """The `RenderConfig` of the render command's options."""
     from hymotion_ray.config.render import RenderConfig, ResourceConfig, RewriteConfig
+    from hymotion_ray.config.split import SplitConfig
     from hymotion_ray.errors import ConfigError
 
     values = dict(options)
@@ -146,4 +147,5 @@ def render_config(options: dict[str, Any]) -> Any:
             for n in ("num_samplers", "sampler_gpus", "encoder_gpus", "rows", "prices")
         }
     )
-    return RenderConfig(**values, rewrite=rewrite, resources=resources)
+    split = SplitConfig.parse(values["split"]) if values["split"] else None
+    return RenderConfig(**{**values, "split": split}, rewrite=rewrite, resources=resources)

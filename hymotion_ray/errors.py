@@ -74,6 +74,10 @@ class ClusterError(HyMotionError):
     exit_code = 3
 
 
+class ReplicaLostError(ClusterError):
+    """One of several processes that compute together is lost, and what they held with it."""
+
+
 class TrainingError(HyMotionError):
     """Training cannot go on: numbers that are not finite, ranks that are lost for good."""
 

@@ -9,6 +9,7 @@ from typing import Literal
 from hymotion_ray.config.fields import require
 from hymotion_ray.config.grid import GridCell
 from hymotion_ray.config.sampling import Method, NoiseSource, Precision, SamplingConfig
+from hymotion_ray.config.split import SplitConfig
 from hymotion_ray.config.text import TextPlacement
 
 RENDER_SCHEMA_VERSION = 1
@@ -49,7 +50,8 @@ class ResourceConfig:
     """Where the stages of a render job run."""
 
     num_samplers: int | None = None
-    """Sampler processes; None: one a GPU, or one a CPU where the cluster has no GPU."""
+    """Samplers; None: one a GPU, or one a CPU where the cluster has no GPU; with a split, as many
+    as there is room for."""
     sampler_gpus: float | None = None
     """GPU share of a sampler; None: 1 where the cluster has GPUs (less the encoder's), else 0."""
     encoder_gpus: float | None = None
@@ -115,6 +117,8 @@ class RenderConfig:
     """The one grid cell, as ROWSxFRAMESxTOKENS, that every clip is computed in; then devices,
     libraries and precision may not vary either, and what would differ fails. None: cells by length.
     """
+    split: SplitConfig | None = None
+    """How several processes compute as one sampler; None: each sampler is one process."""
     formats: tuple[str, ...] = ("npz",)
     """Files a clip."""
     axis: Axis = "y-up"
@@ -180,6 +184,8 @@ class RenderConfig:
                 self.resources.rows,
                 f"{cell.rows}, the rows of exact {cell}; or leave it out",
             )
+        if self.split is not None:
+            self._check_split(self.split)
         require(1 <= self.best_of <= 64, "best_of", self.best_of, "1 to 64")
         require(len(self.formats) > 0, "formats", self.formats, "at least one")
         require(len(set(self.formats)) == len(self.formats), "formats", self.formats, "no repeats")
@@ -191,6 +197,16 @@ class RenderConfig:
             "max_failures",
             self.max_failures,
             "a count such as 100, or a share such as 5%",
+        )
+
+    def _check_split(self, split: SplitConfig) -> None:
+        """The rows that were asked for can be shared out."""
+        asked = self.resources.rows if self.exact is None else GridCell.parse(self.exact).rows
+        require(
+            asked is None or asked == split.fitting_rows(asked),
+            "rows",
+            asked,
+            f"a multiple of the {split.size} processes of split {split}",
         )
 
     @property

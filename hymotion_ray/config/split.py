@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from hymotion_ray.config.fields import require
 
@@ -34,3 +35,27 @@ class SplitConfig:
             "at least 1",
         )
         require(self.timeout_s > 0, "split.timeout_s", self.timeout_s, "seconds above 0")
+
+    def __str__(self) -> str:
+        pieces = f":{self.num_micro_batches}" if self.way == "layers" else ""
+        return f"{self.way}:{self.size}{pieces}"
+
+    @classmethod
+    def parse(cls, text: str) -> SplitConfig:
+        """The split that `str` writes as `text`: heads:2, rows:2, or layers:4:8 with 8 pieces."""
+        way, *numbers = text.split(":")
+        most = 2 if way == "layers" else 1
+        fits = all(re.fullmatch(r"\d{1,4}", number) for number in numbers)
+        require(
+            way in get_args(Way) and fits and 1 <= len(numbers) <= most,
+            "split",
+            text,
+            "WAY:SIZE such as heads:2, rows:2 or layers:4, or layers:SIZE:PIECES",
+        )
+        size, *pieces = map(int, numbers)
+        given = {"num_micro_batches": pieces[0]} if pieces else {}
+        return cls(way=cast("Way", way), size=size, **given)
+
+    def fitting_rows(self, rows: int) -> int:
+        """The least number of clips a batch, from `rows` on, that can be shared out evenly."""
+        return -(-rows // self.size) * self.size if self.way == "rows" else rows

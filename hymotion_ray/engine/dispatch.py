@@ -223,7 +223,9 @@ class Dispatcher:
             raise OutputError(failure.text)
         if failure.taints_process:
             self.mishaps.killed += 1
-            self._instead(piece, after_kill(piece, failure.stage, "lost their GPU", self._last))
+            self.say(f"{worker.name} cannot go on, others take over: {failure.text:.300}")
+            how = "lost their GPU or a process of their group"
+            self._instead(piece, after_kill(piece, failure.stage, how, self._last))
             self._end(pool, worker)
         else:
             self._instead(piece, after_error(piece, failure.stage, failure.text, self._last))

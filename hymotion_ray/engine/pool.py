@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from hymotion_ray.engine import faults
 from hymotion_ray.engine.nodes import Node
@@ -36,6 +40,9 @@ class Step:
     num_gpus: float = 0.0
     beside: tuple[int, float] | None = None
     """How many processes take another share of a GPU than `num_gpus`, and that share."""
+    num_followers: int = 0
+    """Processes that each process starts and leads: they take as much, all in one placement group,
+    whose bundle 0 is the leader's."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """Further resources that a process takes."""
     avoids_gpu_nodes: bool = False
@@ -63,7 +70,7 @@ class PoolUse:
             self.busy_s += worker.busy_s
             if worker.hello.gpu_share:
                 kind = worker.hello.kind
-                share = seconds * worker.hello.gpu_share
+                share = seconds * (worker.hello.gpu_share + worker.follower_gpus)
                 self.gpu_s[kind] = self.gpu_s.get(kind, 0.0) + share
 
 
@@ -104,15 +111,38 @@ class Pool:
         step, num_gpus = self.step, self.next_share()
         self._num_started += 1
         name = f"{step.name}-{self._num_started}"
+        group = self._reserve(num_gpus) if step.num_followers else None
         actor = StageWorker.options(  # type: ignore[attr-defined]
             num_cpus=step.num_cpus,
             num_gpus=num_gpus or None,
             resources=dict(step.resources) or None,
-            scheduling_strategy=self._place(nodes),
+            scheduling_strategy=self._place(nodes)
+            if group is None
+            else PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0),
         ).remote(name, step.stages, self._is_last, faults.folder())
-        worker = Worker(name=name, actor=actor, ready=actor.start.remote(), num_gpus=num_gpus)
+        worker = Worker(
+            name=name,
+            actor=actor,
+            ready=actor.start.remote(),
+            num_gpus=num_gpus,
+            group=group,
+            follower_gpus=step.num_followers * step.num_gpus,
+        )
         self.workers.append(worker)
         return worker
+
+    def _reserve(self, leader_gpus: float) -> Any:
+        """Places for a leader and its followers, side by side as far as nodes have room.
+
+        All or none of them are taken, so that two groups never wait for each other's.
+        """
+        step = self.step
+        others = {"CPU": step.num_cpus, "GPU": step.num_gpus, **step.resources}
+        bundles = [{**others, "GPU": leader_gpus}, *[others] * step.num_followers]
+        return placement_group(
+            [{name: amount for name, amount in one.items() if amount} for one in bundles],
+            strategy="PACK",
+        )
 
     def next_share(self) -> float:
         """The share of a GPU that the next worker takes."""
@@ -152,6 +182,8 @@ class Pool:
             self.workers.remove(worker)
             self.use.add(worker)
         ray.kill(worker.actor)
+        if worker.group is not None:
+            remove_placement_group(worker.group)
 
 
 def busy_shares(pools: Sequence[Pool]) -> dict[str, float]:

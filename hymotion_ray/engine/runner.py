@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from hymotion_ray.engine import faults, pulse
 from hymotion_ray.engine.stage import Chunk, Stage
-from hymotion_ray.errors import HyMotionError, OutputError
+from hymotion_ray.errors import HyMotionError, OutputError, ReplicaLostError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class Failure:
     stops_job: bool = False
     """Whether it is the job's failure (the outputs cannot be written) and not the items'."""
     taints_process: bool = False
-    """Whether the process may not be trusted any more: a CUDA context that met a fault is lost."""
+    """Whether the process may not be trusted any more: a CUDA context that met a fault is lost, and
+    so is a group of processes that one has left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,4 +94,5 @@ def _failure(stage: str, error: BaseException) -> Failure:
     kind = "" if isinstance(error, HyMotionError) else f"{type(error).__name__}: "
     text = f"{stage}: {kind}{error}"
     is_cuda = "CUDA error" in text or type(error).__name__ == "AcceleratorError"
-    return Failure(stage=stage, text=text, taints_process=is_cuda)
+    is_lost = is_cuda or isinstance(error, ReplicaLostError)
+    return Failure(stage=stage, text=text, taints_process=is_lost)

@@ -117,6 +117,10 @@ class Worker:
     """The answer to `start`; None once it came."""
     num_gpus: float = 0.0
     """The share of a GPU that it was given."""
+    group: Any = None
+    """The placement group of it and the processes it leads; None where it leads none."""
+    follower_gpus: float = 0.0
+    """What these take of GPUs together."""
     hello: Hello | None = None
     tasks: deque[Assignment] = field(default_factory=deque)
     """What it holds, in the order it works; the first one is running."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from hymotion_ray.api import load_model
 from hymotion_ray.config import Grid, SamplingConfig
+from hymotion_ray.config.releases import released_network
 from hymotion_ray.config.split import SplitConfig, Way
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.flow import Row
+from hymotion_ray.model import MotionMMDiT
+from hymotion_ray.model.split import Wire, split_heads
+from hymotion_ray.text.condition import TextCondition
 
 pytestmark = pytest.mark.ray
 
@@ -24,27 +30,26 @@ SAMPLING = SamplingConfig(num_steps=3, guidance_scale=2.0)
 
 
 @pytest.fixture(scope="module", name="leader")
-def leader_class(ray: ModuleType):
-    @ray.remote(num_cpus=0.5)
+def leader_class() -> type:
     class Leader:
         """The process that a group lives in: a process has one group."""
 
-        def __init__(self, model: str, way: str) -> None:
+        def __init__(self, model: str, split: SplitConfig) -> None:
             from hymotion_ray.engine.sampler_group import SamplerGroup
 
-            self.group = SamplerGroup(
-                model,
-                SplitConfig(way=way, size=2, timeout_s=120.0),
-                precision="float32",
-                grid=GRID,
-                num_gpus=0,
-                num_cpus=0.5,
-            )
+            self.group = SamplerGroup(model, split, precision="float32", grid=GRID)
 
-        def sample(self, condition) -> list:
-            return self.group.sample(
-                condition.context, condition.vector, condition.length, ROWS, SAMPLING
-            )
+        def sample(self, condition: TextCondition) -> list[torch.Tensor]:
+            given = condition.context, condition.vector, condition.length, ROWS, SAMPLING
+            return self.group.sample(*given)
+
+        def sample_again(self, condition: TextCondition) -> list[torch.Tensor]:
+            """As after numbers that were not finite."""
+            given = condition.context, condition.vector, condition.length, ROWS, SAMPLING
+            return self.group.in_float32().sample(*given)
+
+        def weight_bytes(self) -> tuple[int, ...]:
+            return self.group.weight_bytes
 
         def follower_pid(self) -> int:
             import ray
@@ -55,26 +60,86 @@ def leader_class(ray: ModuleType):
     return Leader
 
 
+@pytest.fixture
+def lead(
+    ray: ModuleType, leader: type, random_model: Path
+) -> Iterator[Callable[[SplitConfig, int], Any]]:
+    """Starts a leader in a placement group of so many processes."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    places = []
+
+    def start(split: SplitConfig, size: int) -> Any:
+        places.append(placement_group([{"CPU": 0.5}] * size))
+        strategy = PlacementGroupSchedulingStrategy(places[-1], placement_group_bundle_index=0)
+        actor = ray.remote(num_cpus=0.5)(leader).options(scheduling_strategy=strategy)
+        return actor.remote(str(random_model), split)
+
+    yield start
+    for place in places:
+        remove_placement_group(place)
+
+
 @pytest.mark.parametrize("way", ["heads", "rows", "layers"])
 def test_a_group_samples_what_one_process_samples(
-    ray: ModuleType, leader, random_model: Path, way: Way
+    ray: ModuleType, lead: Callable[[SplitConfig, int], Any], random_model: Path, way: Way
 ) -> None:
     model = load_model(str(random_model), device="cpu", dtype="float32")
     condition = model.encode(["a person walks"])
     alone = model.new_sampler(GRID).sample(
         condition.context, condition.vector, condition.length, ROWS, SAMPLING
     )
-    process = leader.remote(str(random_model), way)
-    try:
-        for one, split in zip(alone, ray.get(process.sample.remote(condition)), strict=True):
+    process = lead(SplitConfig(way=way, size=2, timeout_s=120.0), 2)
+    for call in (process.sample, process.sample_again):
+        for one, split in zip(alone, ray.get(call.remote(condition)), strict=True):
             torch.testing.assert_close(split, one, rtol=1e-4, atol=1e-4)
-        if way != "heads":
-            return
-        os.kill(ray.get(process.follower_pid.remote()), signal.SIGKILL)
-        with pytest.raises(Exception, match=r"split over 2 processes is given up: process 1 died"):
-            ray.get(process.sample.remote(condition))
-    finally:
-        ray.kill(process)
+    whole = sum(p.numel() * p.element_size() for p in model.network.parameters())
+    shares = ray.get(process.weight_bytes.remote())
+    assert sum(shares) == 2 * whole if way == "rows" else max(shares) < whole
+    if way != "heads":
+        return
+    os.kill(ray.get(process.follower_pid.remote()), signal.SIGKILL)
+    with pytest.raises(Exception, match=r"split over 2 processes is given up: process 1 died"):
+        ray.get(process.sample.remote(condition))
+
+
+def test_a_group_without_places_is_refused(
+    ray: ModuleType, lead: Callable[[SplitConfig, int], Any]
+) -> None:
+    process = lead(SplitConfig(way="heads", size=2), 3)
+    with pytest.raises(
+        Exception, match=r"a placement group of as many bundles.*this process's has"
+    ):
+        ray.get(process.sample.remote(None))
+
+
+@pytest.mark.parametrize("name", ["1.0", "lite"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_process_of_the_released_networks_holds_its_share(name: str, size: int) -> None:
+    with torch.device("meta"):
+        whole, shared = (MotionMMDiT(released_network(name), 360) for _ in range(2))
+    split_heads(shared, _wire_of(size))
+    sizes = [sum(p.numel() for p in network.parameters()) for network in (shared, whole)]
+    assert sizes[0] <= (1 / size + 0.05) * sizes[1]
+
+
+def _wire_of(size: int) -> Wire:
+    """The wire of process 0 of so many, over which nothing is said."""
+    wire = Wire.__new__(Wire)
+    wire.rank, wire.size, wire.group = 0, size, None
+    return wire
+
+
+@pytest.mark.parametrize("text", ["heads:2", "rows:4", "layers:2:4", "layers:4:8"])
+def test_a_split_is_read_as_it_is_written(text: str) -> None:
+    assert str(SplitConfig.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["heads", "2", "heads:two", "heads:2:4", "layers:2:4:8", "odd:2"])
+def test_what_is_no_split_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="WAY:SIZE such as heads:2"):
+        SplitConfig.parse(text)
 
 
 def test_a_split_that_cannot_be_is_refused() -> None:

@@ -14,7 +14,9 @@ from hymotion_ray.engine.device import SLOT
 from hymotion_ray.engine.nodes import Node
 from hymotion_ray.engine.pool import Pool, Step
 from hymotion_ray.engine.render.placement import place
+from hymotion_ray.engine.render.preflight import require_memory
 from hymotion_ray.engine.render.shares import Shares, divide, encoder_bytes
+from hymotion_ray.errors import ClusterError
 from hymotion_ray.planning.memory import sampling_memory
 
 GIB = 2**30
@@ -110,3 +112,25 @@ def test_one_sampler_takes_the_lesser_share_and_the_others_whole_gpus() -> None:
     assert asked == [0.25, 1.0, 1.0]
     pool.workers.pop(0)
     assert pool.next_share() == 0.25
+
+
+def test_groups_take_whole_nodes_first_and_the_encoder_beside_one_leader() -> None:
+    """Three cards a node hold one pair each; the card left over is no half of a pair."""
+    wanted, shares = ResourceConfig(), Shares(encoder_gpus=0.7, beside_gpus=0.3, rows=8, words="")
+    two_nodes = [node(3), node(3)]
+    found = place(wanted, cluster(6), two_nodes, encoder_is_large=True, shares=shares, group_size=2)
+    assert found.samplers(two_nodes)[0] == 2
+    assert found.sampler_gpus == 1.0
+    assert found.beside == (1, 0.3)
+    alone = [node(1), node(1)]
+    assert found.samplers(alone)[0] == 1, "a pair over two nodes is better than none"
+
+
+def test_a_pair_finds_no_place_beside_an_encoder_on_the_second_of_two_cards() -> None:
+    shares = Shares(encoder_gpus=1.0, beside_gpus=1.0, rows=8, words="")
+    found = place(
+        ResourceConfig(), cluster(2), [node(2)],
+        encoder_is_large=True, shares=shares, group_size=2,
+    )  # fmt: skip
+    with pytest.raises(ClusterError, match=r"takes 2 GPUs beside the text encoder.*have 2;"):
+        require_memory(found, [node(2)], encoder_weights=0, network_weights=0)

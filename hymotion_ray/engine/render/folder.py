@@ -32,7 +32,9 @@ class Folder:
 
 def folder_identity(settings: dict[str, Any]) -> str:
     """One name for the settings that decide a clip within its class (layout and axis do not)."""
-    return digest({k: v for k, v in settings.items() if k not in ("layout", "axis", "exact")})
+    return digest(
+        {k: v for k, v in settings.items() if k not in ("layout", "axis", "exact", "split")}
+    )
 
 
 def existing_folder(store: Store) -> Folder | None:

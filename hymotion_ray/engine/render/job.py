@@ -160,7 +160,7 @@ class Job:
     ) -> tuple[Folder, StageSettings]:
         if earlier is None:
             cell = self.config.exact_cell
-            grid = Grid.of_one(cell) if cell else self._fitted_grid(has_gpus)
+            grid = Grid.of_one(cell, "cuda" if has_gpus else "cpu") if cell else self._fitted_grid(has_gpus)
             folder = Folder(settings=self.model.folder_settings(self.config), grid=grid)
         else:
             folder = earlier
@@ -186,7 +186,10 @@ class Job:
     def _fitted_grid(self, has_gpus: bool) -> Grid:
         most = self._shares.rows if self._shares else None
         wanted = default_grid(self.config.resources, has_gpus, most)
-        return fit_grid(wanted, self.worklist.histogram(), self.model.config.train_frames)
+        grid = fit_grid(wanted, self.worklist.histogram(), self.model.config.train_frames)
+        if self.config.split is None:
+            return grid
+        return dataclasses.replace(grid, rows=self.config.split.fitting_rows(grid.rows))
 
     def _pinned(self, folder: Folder) -> PinnedClass:
         """What the processes of an `--exact` job are held to."""
@@ -205,6 +208,7 @@ class Job:
             encoder_is_large=self.model.config.text.kind != "static",
             shares=self._shares,
             sampler_bytes=sampler_bytes(self.model.network_weights),
+            group_size=self.config.split.size if self.config.split else 1,
         )
         require_memory(
             placement,

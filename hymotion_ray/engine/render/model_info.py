@@ -20,8 +20,6 @@ from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 from hymotion_ray.text.encoder import TokenCounter
 from hymotion_ray.text.load import encoder_fingerprint, load_token_counter
 
-_GPU_ROWS = 64
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
@@ -111,6 +109,7 @@ class ModelInfo:
             "axis": config.axis,
             # Only where asked for, so that folders without them stay what they are.
             **({"exact": config.exact} if config.exact is not None else {}),
+            **({"split": str(config.split)} if config.exact and config.split else {}),
             **({"noise": config.noise} if config.noise != "cpu" else {}),
         }
 
@@ -132,6 +131,7 @@ class ModelInfo:
             method=self.sampling.method,
             precision=config.precision,
             noise=config.noise,
+            split=config.split,
             exact=config.exact is not None,
             grid=grid,
             cpu_threads=config.resources.cpu_threads,
@@ -147,5 +147,6 @@ class ModelInfo:
 
 def default_grid(resources: ResourceConfig, has_gpus: bool, most: int | None = None) -> Grid:
     """The cells of a new folder, before it is fitted to its prompts; `most` rows fit the GPUs."""
-    rows = resources.rows or ((most or _GPU_ROWS) if has_gpus else Grid().rows)
-    return dataclasses.replace(Grid(), rows=rows)
+    if not has_gpus:
+        return Grid.on_device("cpu", resources.rows)
+    return Grid.on_device("cuda", resources.rows or most)

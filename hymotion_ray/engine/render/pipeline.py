@@ -32,6 +32,7 @@ def render_steps(
     has its own, so that it is loaded once and not by every sampler.
     """
     encode, sample = EncodeStage(settings), SampleStage(settings)
+    num_followers = 0 if settings.split is None else settings.split.size - 1
     decode, export = DecodeStage(decoder), ExportStage(settings, lease)
     encoding = Step(
         name="encode",
@@ -51,6 +52,7 @@ def render_steps(
                 num_cpus=place.num_cpus,
                 num_gpus=place.sampler_gpus,
                 beside=place.beside,
+                num_followers=num_followers,
                 resources=place.sampler_resources,
             ),
             Step(
@@ -67,12 +69,20 @@ def render_steps(
             stages=(sample, decode, export),
             size=place.samplers,
             num_cpus=place.num_cpus,
+            num_followers=num_followers,
         )
         return [encoding, rest]
     whole = (encode, sample, decode, export)
     # One chunk at a time: a process that dies then takes no more than that one with it.
     return [
-        Step(name="render", stages=whole, size=place.samplers, num_cpus=place.num_cpus, depth=1)
+        Step(
+            name="render",
+            stages=whole,
+            size=place.samplers,
+            num_cpus=place.num_cpus,
+            num_followers=num_followers,
+            depth=1,
+        )
     ]
 
 

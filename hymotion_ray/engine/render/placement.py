@@ -37,7 +37,10 @@ class Placement:
     encoders: Size
     encoder_gpus: float
     samplers: Size
+    group_size: int = 1
+    """Processes of one sampler."""
     sampler_gpus: float
+    """Of each process of a sampler."""
     sampler_resources: Mapping[str, float] = field(default_factory=dict)
     beside: tuple[int, float] | None = None
     """How many samplers share their GPU with an encoder, and the share that is theirs."""
@@ -52,12 +55,13 @@ def place(
     encoder_is_large: bool,
     shares: Shares | None = None,
     sampler_bytes: float = 0.0,
+    group_size: int = 1,
 ) -> Placement:
     """The job's own numbers where given, else what fits the cluster.
 
     With GPUs: one sampler a GPU, or as many as a node has `sampler_slot`s; a large encoder takes
     what `shares` says. Without: one sampler a CPU, as far as the nodes' memory goes at
-    `sampler_bytes` each.
+    `sampler_bytes` each. A sampler is `group_size` processes, as far as possible of one node.
     """
     uses_gpus = wants_gpus(resources, cluster)
     encoder_gpus = resources.encoder_gpus
@@ -66,19 +70,19 @@ def place(
         if uses_gpus and encoder_is_large:
             encoder_gpus = _ENCODER_SHARE if shares is None else shares.encoder_gpus
     taken = encoder_gpus if encoder_is_large else 0.0
-    samplers, gpus, extra = _samplers(resources, cluster, nodes, taken, sampler_bytes)
+    samplers, gpus, extra = _samplers(resources, cluster, nodes, taken, sampler_bytes, group_size)
     beside = None
     if uses_gpus and not extra and resources.sampler_gpus is None and 0 < taken < 1:
         beside = (resources.num_encoders, round(1 - taken, 4))
 
     def finishers(now: Sequence[Node]) -> tuple[int, int]:
-        num_samplers = samplers(now)[0]
+        num_samplers = samplers(now)[0] * group_size
         plain = sum(n.num_cpus for n in now if not n.num_gpus)
         room = plain or sum(n.num_cpus for n in now) - num_samplers - resources.num_encoders
         least = max(1, math.ceil(num_samplers / _SAMPLERS_A_FINISHER))
         return least, max(least, int(room))
 
-    num_processes = resources.num_encoders + samplers(nodes)[0] + 1
+    num_processes = resources.num_encoders + samplers(nodes)[0] * group_size + 1
     return Placement(
         uses_gpus=uses_gpus,
         num_cpus=max(0.01, min(1.0, math.floor(100 * cluster.total_cpus / num_processes) / 100)),
@@ -86,6 +90,7 @@ def place(
         encoders=lambda now: (resources.num_encoders, resources.num_encoders),
         encoder_gpus=encoder_gpus,
         samplers=samplers,
+        group_size=group_size,
         sampler_gpus=gpus,
         sampler_resources=extra,
         beside=beside,
@@ -120,12 +125,19 @@ def _samplers(
     nodes: Sequence[Node],
     encoder_gpus: float,
     sampler_bytes: float,
+    group_size: int,
 ) -> tuple[Size, float, dict[str, float]]:
     """Number of samplers, GPU share of each, and what else each takes.
 
     A sampler beside an encoder takes what that leaves (`Placement.beside`), the others whole GPUs:
     equal small shares would be packed onto few GPUs.
     """
+
+    def groups(places: Sequence[float]) -> int:
+        """How many samplers fit nodes with room for so many processes each."""
+        whole = sum(int(room // group_size) for room in places)
+        return max(1, whole or int(sum(places) // group_size))
+
     if resources.num_samplers is not None:
         number = resources.num_samplers
         size: Size | None = lambda now: (number, number)  # noqa: E731
@@ -139,6 +151,7 @@ def _samplers(
             rooms = [n.resources["memory"] for n in now if "memory" in n.resources]
             if sampler_bytes and len(rooms) == len(now):
                 number = max(1, min(number, sum(int(room // sampler_bytes) for room in rooms)))
+            number = groups([number])
             return number, number
 
         return size or per_cpu, 0.0, {}
@@ -149,7 +162,7 @@ def _samplers(
         least = min(1.0 - encoder_gpus % 1, math.floor(1e4 * min(shares)) / 1e4)
 
         def per_slot(now: Sequence[Node]) -> tuple[int, int]:
-            number = max(1, int(sum(n.resources.get(SLOT, 0.0) for n in now)))
+            number = groups([n.resources.get(SLOT, 0.0) for n in now])
             return number, number
 
         return size or per_slot, least, {SLOT: 1.0}
@@ -159,8 +172,11 @@ def _samplers(
     taken, own_cards = share, resources.num_encoders if encoder_gpus == 1 else 0
 
     def per_gpu(now: Sequence[Node]) -> tuple[int, int]:
-        cards = sum(n.num_gpus for n in now) - own_cards
-        number = max(1, int(cards * math.floor(1 / taken + 1e-6)))
+        a_card = math.floor(1 / taken + 1e-6)
+        places = [n.num_gpus * a_card for n in now if n.num_gpus]
+        if places:
+            places[places.index(max(places))] -= own_cards * a_card
+        number = groups(places)
         return number, number
 
     return size or per_gpu, share, {}

@@ -28,10 +28,12 @@ def sampler_bytes(network_weights: int) -> int:
 def require_memory(
     placement: Placement, nodes: Sequence[Node], *, encoder_weights: int, network_weights: int
 ) -> None:
-    """Raise `ClusterError` when processes on CPUs will not fit the nodes' memory.
+    """Raise `ClusterError` when processes on CPUs will not fit the nodes' memory, or a sampler that
+    is split over GPUs will not fit these.
 
     Nodes say what they have as Ray's resource `memory`; those that do not are taken at their word.
     """
+    _require_gpus(placement, nodes)
     rooms = [node.resources["memory"] for node in nodes if "memory" in node.resources]
     if not rooms or len(rooms) < len(nodes):
         return
@@ -46,7 +48,7 @@ def require_memory(
     if placement.uses_gpus:
         return
     sampler = sampler_bytes(network_weights)
-    wanted = placement.samplers(nodes)[0]
+    wanted = placement.samplers(nodes)[0] * placement.group_size
     fitting = sum(int(room // sampler) for room in rooms) - math.ceil(encoder / sampler)
     if fitting < wanted:
         advice = f"pass --samplers {fitting}" if fitting > 0 else "use a larger node, or a GPU"
@@ -54,6 +56,19 @@ def require_memory(
             f"{wanted} samplers take {_words(sampler)} of memory each on CPU"
             f"{' beside the text encoder' if encoder else ''}, and the nodes have"
             f" {_words(sum(rooms))} free; {advice}"
+        )
+
+
+def _require_gpus(placement: Placement, nodes: Sequence[Node]) -> None:
+    """A group of processes finds its GPUs beside an encoder that has one to itself."""
+    there = sum(node.num_gpus for node in nodes)
+    own = placement.encoder_gpus if placement.encoder_gpus == 1 else 0.0
+    wanted = placement.group_size * placement.sampler_gpus
+    if placement.group_size > 1 and 0 < there < wanted + own:
+        beside = " beside the text encoder, which has one to itself" if own else ""
+        raise ClusterError(
+            f"a sampler split over {placement.group_size} processes takes {wanted:g} GPUs{beside},"
+            f" and the nodes have {there:g}; split it over fewer, or add GPUs"
         )
 
 

@@ -10,10 +10,12 @@ import pyarrow as pa
 import torch
 
 from hymotion_ray.api import Model, load_model
+from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.sampling import SamplingConfig
 from hymotion_ray.engine.device import device_name, device_of_this_process, set_threads
 from hymotion_ray.engine.pulse import beat
 from hymotion_ray.engine.render.settings import StageSettings
+from hymotion_ray.engine.sampler_group import SamplerGroup
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import Sampler, nonfinite_rows
@@ -30,23 +32,46 @@ class SampleStage:
 
     Clips that are not finite are sampled once more in float32. Out of memory halves the rows of a
     call for as long as this process lives; both stand in `degradations`. With `exact` neither is
-    done, and such clips fail.
+    done, and such clips fail. With `split` this process leads a group that samples together.
     """
 
     settings: StageSettings
     name: str = "sample"
     _model: Model | None = field(default=None, init=False)
-    _sampler: Sampler | None = field(default=None, init=False)
-    _float32: Sampler | None = field(default=None, init=False)
+    _sampler: Sampler | SamplerGroup | None = field(default=None, init=False)
+    _float32: Sampler | SamplerGroup | None = field(default=None, init=False)
 
     def setup(self) -> None:
         """Load the network onto this process's device."""
         device = device_of_this_process()
         if device == "cpu":
             set_threads(self.settings.cpu_threads)
-        self._model = load_model(self.settings.model, device=device, dtype=self.settings.precision)
-        self._sampler = self._model.new_sampler(self.settings.grid, self.settings.noise)
+        if self.settings.split is None:
+            self._model = load_model(
+                self.settings.model, device=device, dtype=self.settings.precision
+            )
         self._device = device_name(device)
+        self._sampler = self._new_sampler(self.settings.grid)
+
+    def _new_sampler(self, grid: Grid) -> Sampler | SamplerGroup:
+        """The sampler of this process, or of the group that it leads."""
+        settings = self.settings
+        if settings.split is None:
+            assert self._model is not None
+            self._train_frames = self._model.config.train_frames
+            self._precision = self._model.precision, self._model.precision_reason
+            return self._model.new_sampler(grid, settings.noise)
+        group = SamplerGroup(
+            settings.model,
+            settings.split,
+            precision=settings.precision,
+            grid=grid,
+            noise=settings.noise,
+            cpu_threads=settings.cpu_threads,
+        )
+        self._device, self._train_frames = group.device, group.train_frames
+        self._precision = group.precision, group.precision_reason
+        return group
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Sample the living items of a chunk, which share one cell and one setting."""
@@ -86,7 +111,6 @@ class SampleStage:
         """Latents, what all have in common, which rows were sampled in float32, which are bad."""
         assert self._sampler is not None, "setup runs before the first call"
         alive = chunk.alive
-        assert self._model is not None
         sampling = SamplingConfig(
             num_steps=chunk.column("num_steps")[alive[0]],
             guidance_scale=chunk.column("guidance_scale")[alive[0]],
@@ -126,7 +150,6 @@ class SampleStage:
         notes: list[str],
     ) -> list[torch.Tensor]:
         assert self._sampler is not None
-        assert self._model is not None
         while True:
             try:
                 latents = self._sampler.sample(
@@ -140,10 +163,13 @@ class SampleStage:
                 )
             except torch.OutOfMemoryError:
                 grid = self._sampler.grid
-                if grid.rows == 1 or self.settings.exact:
+                fewer = grid.rows // 2
+                if self.settings.split is not None:
+                    fewer = self.settings.split.fitting_rows(fewer)
+                if fewer in (0, grid.rows) or self.settings.exact:
                     raise
-                smaller = replace(grid, rows=grid.rows // 2)
-                self._sampler = self._model.new_sampler(smaller, self.settings.noise)
+                smaller = replace(grid, rows=fewer)
+                self._sampler = self._new_sampler(smaller)
                 self._float32 = None
                 torch.cuda.empty_cache()
                 continue
@@ -168,12 +194,10 @@ class SampleStage:
         in_float32: set[int],
     ) -> Chunk:
         assert self._sampler is not None
-        assert self._model is not None
         num_items, living = chunk.items.num_rows, set(alive)
         frames, tokens = chunk.column("num_frames"), chunk.column("num_tokens")
-        train_frames = self._model.config.train_frames
         cells = [
-            str(self._sampler.grid.cell(frames[i], tokens[i], train_frames))
+            str(self._sampler.grid.cell(frames[i], tokens[i], self._train_frames))
             if i in living
             else None
             for i in range(num_items)
@@ -183,7 +207,7 @@ class SampleStage:
             values = [redone if i in in_float32 else value for i in range(num_items)]
             return pa.array([v if i in living else None for i, v in enumerate(values)], pa.string())
 
-        own, reason = self._model.precision, self._model.precision_reason
+        own, reason = self._precision
         again = [*notes, "float32 after not finite"]
 
         return chunk.with_columns(

@@ -20,6 +20,8 @@ from hymotion_ray.model.split.shared import SharedNetwork
 from hymotion_ray.model.split.wire import Wire
 from hymotion_ray.model.streams import MotionLayout, TextStream
 
+_NOTED_PIECES = 10_000
+
 
 def balance(costs: Sequence[float], num_parts: int, first_cost: float = 0.0) -> list[int]:
     """How many of the blocks each process takes, so that the dearest share is cheapest.
@@ -83,7 +85,8 @@ class LayerSplit(SharedNetwork):
         self.first = sum(blocks_each[: wire.rank])
         self.blocks = network.blocks[self.first : self.first + blocks_each[wire.rank]]
         self.busy: list[tuple[float, float]] = []
-        """When this process computed, as (start, end) of a monotonic clock shared by a host."""
+        """When this process computed, as (start, end) of a monotonic clock shared by a host; the
+        first pieces only."""
         _drop_others(network, set(self.blocks), keep_text=wire.rank == 0)
 
     @property
@@ -171,7 +174,8 @@ class LayerSplit(SharedNetwork):
                 velocities.append(
                     self.network.finish_motion(h_BLD, embedded_BLD, own[len(self.blocks) :])
                 )
-            self.busy.append((start, time.perf_counter()))
+            if len(self.busy) < _NOTED_PIECES:
+                self.busy.append((start, time.perf_counter()))
             if not self._is_last:
                 sent.append(self.wire.send(h_BLD, self.wire.rank + 1))
         for wait in sent:
