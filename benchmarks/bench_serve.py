@@ -34,6 +34,7 @@ from hymotion_ray.config.serve import (
     JobsConfig,
     PoolConfig,
     QueueConfig,
+    RequestLimits,
     ScaleConfig,
     ServeConfig,
     ServedModel,
@@ -51,6 +52,7 @@ def serve_config(port: int, folder: str, rows: int, processes: int) -> ServeConf
     return ServeConfig(
         models=(ServedModel(model="tiny", pools=(pool,)),),
         http=HttpConfig(port=port),
+        limits=RequestLimits(wait_s=600.0),
         queue=QueueConfig(max_wait_s=600.0),
         jobs=JobsConfig(folder=folder),
     )

@@ -72,7 +72,7 @@ def test_what_was_told_long_ago_counts_no_more():
 
 
 def test_jobs_that_nobody_waits_for_count(endpoint):
-    """The endpoint holds them back until there is room, and wants replicas for them all the same."""
+    """The endpoint holds them back until there is room; more replicas are wanted all the same."""
     pool = PoolConfig(rows=1, least_step_s=0.05)
     body = {"text": "a person walks", "num_frames": 30, "num_steps": 100, "num_seeds": 2}
 
