@@ -80,7 +80,8 @@ class LayerSplit(SharedNetwork):
             f"{wire.size} numbers above 0 that sum to {num_blocks}",
         )  # fmt: skip
         require(num_micro_batches >= 1, "num_micro_batches", num_micro_batches, "at least 1")
-        super().__init__(network, wire)
+        super().__init__(network)
+        self.wire = wire
         self.num_micro_batches = num_micro_batches
         self.first = sum(blocks_each[: wire.rank])
         self.blocks = network.blocks[self.first : self.first + blocks_each[wire.rank]]

@@ -20,7 +20,8 @@ class RowSplit(SharedNetwork):
     """A network whose motion rows are shared out; what a sampler asks of a network."""
 
     def __init__(self, network: MotionMMDiT, wire: Wire) -> None:
-        super().__init__(network, wire)
+        super().__init__(network)
+        self.wire = wire
         self.num_rows = 0
         """Motion rows this process computed."""
 

@@ -1,4 +1,4 @@
-"""What every split network passes on to the network that it holds, whole or in part."""
+"""What networks that are computed elsewhere or in parts pass on to the one that they hold."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import torch
 from torch import Tensor
 
 from hymotion_ray.model.mmdit import MotionMMDiT
-from hymotion_ray.model.split.wire import Wire
 from hymotion_ray.model.streams import MotionLayout, TextStream
 
 
 class SharedNetwork:
-    """The part of what a sampler asks of a network that is the same however work is shared out."""
+    """The part of what a sampler asks of a network that is the same wherever its work is done."""
 
-    def __init__(self, network: MotionMMDiT, wire: Wire) -> None:
+    def __init__(self, network: MotionMMDiT) -> None:
         self.network = network
-        self.wire = wire
 
     @property
     def train_frames(self) -> int:
