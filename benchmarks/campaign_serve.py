@@ -327,6 +327,10 @@ def sigterm(args: argparse.Namespace) -> dict[str, Any]:
     """SIGTERM under load: what was taken on is answered, what comes later is refused."""
     with tempfile.TemporaryDirectory() as folder:
         config = serve_config(args.port, str(Path(folder) / "jobs"), 4, 1)
+        # A request takes six seconds at least: what was taken on outlasts the signal by seconds.
+        (model,) = config.models
+        pools = tuple(dataclasses.replace(pool, least_step_s=0.25) for pool in model.pools)
+        config = dataclasses.replace(config, models=(dataclasses.replace(model, pools=pools),))
         file = Path(folder) / "serve.json"
         file.write_text(json.dumps(to_mapping(config)), encoding="utf-8")
         command = [sys.executable, "-m", "hymotion_ray.cli", "serve", "--config", str(file)]

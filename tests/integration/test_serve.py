@@ -5,9 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.serve import (
     HttpConfig,
     JobsConfig,
@@ -199,6 +203,37 @@ def test_a_rolling_upgrade_under_load_fails_no_request(server, config):
     answers = load.stop()
     assert len(answers) > 5
     assert [answer for answer in answers if answer[0] != 200] == []
+
+
+@pytest.mark.slow
+def test_sigterm_finishes_what_is_waited_for(random_model, tmp_path):
+    """It takes longer than the three seconds after which Ray aborts a process that got SIGTERM."""
+    from hymotion_ray.engine.serve.server import Server
+
+    pool = PoolConfig(rows=2, cpus=0.5, least_step_s=1.5)
+    config = ServeConfig(
+        models=(ServedModel(model=str(random_model), pools=(pool,)),),
+        http=HttpConfig(port=free_port(), cpus=0.1),
+        jobs=JobsConfig(folder=str(tmp_path / "jobs")),
+        warm_up=WarmUpConfig(frames=(30,)),
+    )
+    file = tmp_path / "serve.json"
+    file.write_text(json.dumps(to_mapping(config)), encoding="utf-8")
+    command = [sys.executable, "-m", "hymotion_ray.cli", "serve", "--config", str(file)]
+    url = f"http://127.0.0.1:{config.http.port}"
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: Server(url, config).ready()[0], "readiness")
+            with concurrent.futures.ThreadPoolExecutor(1) as executor:
+                asked = executor.submit(httpx.post, f"{url}/v1/motions", json=ASK, timeout=60)
+                time.sleep(1.0)
+                process.send_signal(signal.SIGTERM)
+                assert asked.result().json()["state"] == "succeeded"
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 0, said[-2000:]
+    assert "ending" in said
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ def _whole(value: object) -> object:
 
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Seed = Annotated[int, Field(strict=True, ge=0, le=MAX_SEED), BeforeValidator(_whole)]
+# "Below": the document's limits are floats, which hold 2**63 but not the number before it.
+Seed = Annotated[int, Field(strict=True, ge=0, lt=MAX_SEED + 1), BeforeValidator(_whole)]
 NumSeeds = Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)]
 NumSteps = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_whole)]
 Format = Literal["npz", "glb", "bvh", "json", "html", "viewer"]

@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import httpx
@@ -95,23 +95,28 @@ def _fit_pool(pool: PoolConfig, cluster: ClusterInfo, encoder_gpus: float) -> Po
 
 
 @contextlib.contextmanager
-def running(config: ServeConfig, address: str | None = None):  # type: ignore[no-untyped-def]
+def running(config: ServeConfig, address: str | None = None) -> Iterator[Server]:
     """An endpoint that ends with the block; `ClusterError` when the port is taken."""
-    with connect(address) as cluster:
-        settled = fit_to(config, cluster)
-        if cluster.started_here:  # elsewhere the port is the other nodes', or a Serve's that runs
-            _check_port(settled)
-        serve.start(
-            proxy_location="HeadOnly" if cluster.num_nodes == 1 else "EveryNode",
-            http_options=HTTPOptions(host=settled.http.host, port=settled.http.port),
-        )
-        try:
-            deploy(settled)
-            host = "127.0.0.1" if settled.http.host in ("0.0.0.0", "::") else settled.http.host
-            yield Server(f"http://{host}:{settled.http.port}", settled)
-        finally:
-            _drain(settled)
-            serve.shutdown()
+    with connect(address) as cluster, _running_on(cluster, config) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _running_on(cluster: ClusterInfo, config: ServeConfig) -> Iterator[Server]:
+    settled = fit_to(config, cluster)
+    if cluster.started_here:  # elsewhere the port is the other nodes', or a Serve's that runs
+        _check_port(settled)
+    serve.start(
+        proxy_location="HeadOnly" if cluster.num_nodes == 1 else "EveryNode",
+        http_options=HTTPOptions(host=settled.http.host, port=settled.http.port),
+    )
+    try:
+        deploy(settled)
+        host = "127.0.0.1" if settled.http.host in ("0.0.0.0", "::") else settled.http.host
+        yield Server(f"http://{host}:{settled.http.port}", settled)
+    finally:
+        _drain(settled)
+        serve.shutdown()
 
 
 def _drain(config: ServeConfig) -> None:
@@ -154,18 +159,30 @@ def run_server(config: ServeConfig, say: Callable[[str], None], address: str | N
     Raises `InputError` for a model that cannot be read, `ClusterError` when the endpoint does not
     become ready.
     """
+    with (
+        connect(address) as cluster,
+        _told_to_end() as stop,
+        _running_on(cluster, config) as server,
+    ):
+        say(f"starting {', '.join(m.name or m.model for m in server.config.models)}")
+        if _wait_ready(server, say, stop):
+            say(f"ready: {server.url}/ (page), {server.url}/docs (API)")
+            stop.wait()
+        say("ending: what is waited for is finished first")
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    """Set at SIGINT and SIGTERM. For after Ray has started: it takes both signals for itself, and
+    after a SIGTERM that it sees the process is aborted three seconds later.
+    """
     stop = threading.Event()
     previous = {
         number: signal.signal(number, lambda *_: stop.set())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        with running(config, address) as server:
-            say(f"starting {', '.join(m.name or m.model for m in server.config.models)}")
-            if _wait_ready(server, say, stop):
-                say(f"ready: {server.url}/ (page), {server.url}/docs (API)")
-                stop.wait()
-            say("ending: what is waited for is finished first")
+        yield stop
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
