@@ -31,9 +31,10 @@ from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.config.releases import TRAIN_FRAMES, released_network
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.model import MotionMMDiT
+from hymotion_ray.model.fused.choose import fused_or_plain
 from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.fitted import fitted
-from hymotion_ray.planning.memory import GIB, sampling_memory
+from hymotion_ray.planning.memory import GIB, GPU_TEXT_ROWS, sampling_memory
 from hymotion_ray.planning.presets import CARD_GB, card_preset
 from hymotion_ray.planning.speed import sampling_seconds, training_rate
 from hymotion_ray.planning.training_memory import training_memory
@@ -59,9 +60,10 @@ class Shape:
     num_frames: int = 150
     num_tokens: int = 48
     seeds: int = 1
-    window_mib: int = 2048
+    window_mib: int = 1536
     guidance: bool = True
     num_steps: int = 5
+    text_rows: int = GPU_TEXT_ROWS
 
 
 BFLOAT16_SHAPES = (
@@ -89,6 +91,8 @@ BFLOAT16_SHAPES = (
     {"rows": 48, "num_frames": 90, "num_tokens": 32},
     {"rows": 64, "num_frames": 360, "num_tokens": 64, "num_steps": 3},
     {"rows": 1, "num_frames": 360, "num_tokens": 16},
+    {"rows": 8, "num_frames": 240, "text_rows": 8},
+    {"rows": 4, "text_rows": 32, "num_tokens": 96},
 )
 LITE_SHAPES = (
     {"rows": 64},
@@ -166,11 +170,19 @@ def network_of(model: str, is_tiny: bool) -> NetworkConfig:
 
 
 def measure_sampling(
-    network: MotionMMDiT, shape: Shape, meter: Meter, num_timed: int = 2
+    network: Any,
+    config: NetworkConfig,
+    shape: Shape,
+    meter: Meter,
+    weights: int,
+    num_timed: int = 2,
 ) -> dict[str, Any]:
-    """Peaks of a new sampler's first calls, seconds of a later one, and the planner's figures."""
-    config = network.config
+    """Peaks of a new sampler's first calls, seconds of a later one, and the planner's figures.
+
+    `network` is as samplers use it and holds `weights` bytes.
+    """
     cell = GridCell(rows=shape.rows, frames=shape.num_frames, tokens=shape.num_tokens)
+    grid = dataclasses.replace(Grid.of_one(cell), text_rows=shape.text_rows)
     num_prompts = -(-shape.rows // shape.seeds)
     generator = torch.Generator().manual_seed(2)
 
@@ -195,7 +207,7 @@ def measure_sampling(
             null_vector=normal(1, 1, config.vtxt_input_dim),
             null_context=normal(1, 1, config.ctxt_input_dim),
             train_frames=TRAIN_FRAMES,
-            grid=Grid.of_one(cell),
+            grid=grid,
             text_window_bytes=shape.window_mib * MIB,
         )
 
@@ -208,7 +220,6 @@ def measure_sampling(
         first = call(lambda done, total: held.append(meter.held()))
         seconds = min(call() for _ in range(num_timed))
     found: dict[str, Any] = meter.read()
-    weights = network_bytes(network)
     other = before - weights if meter.is_gpu else -weights
     peak = found["peak_allocated"] - other
     found |= {
@@ -230,6 +241,7 @@ def measure_sampling(
         guidance=shape.guidance,
         precision=shape.precision,  # type: ignore[arg-type]
         window_bytes=shape.window_mib * MIB,
+        text_rows=shape.text_rows,
     )
     took = sampling_seconds(
         config,
@@ -247,11 +259,6 @@ def measure_sampling(
 
 def _plain(memory: Any) -> dict[str, Any]:
     return dataclasses.asdict(memory) | {"total": memory.total}
-
-
-def network_bytes(network: MotionMMDiT) -> int:
-    """Memory of its weights."""
-    return sum(p.numel() * p.element_size() for p in network.parameters())
 
 
 def random_network(config: NetworkConfig, device: torch.device) -> MotionMMDiT:
@@ -278,7 +285,7 @@ def capped_cards(model: str, config: NetworkConfig) -> Iterator[tuple[Shape, dic
 
 
 def measure_capped(
-    network: MotionMMDiT, shape: Shape, preset: dict[str, Any], meter: Meter
+    preset: dict[str, Any], meter: Meter, measure: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """The preset's largest cell with torch's allocator held to what the card leaves it."""
     room = preset["sampler_bytes"]
@@ -288,7 +295,7 @@ def measure_capped(
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, (room - context) / total))
     try:
-        return measure_sampling(network, shape, meter, num_timed=1)
+        return measure()
     finally:
         if meter.is_gpu:
             torch.cuda.set_per_process_memory_fraction(1.0)
@@ -394,29 +401,35 @@ def main(
 def run_samplers(book: Book, meter: Meter, model: str, is_tiny: bool, parts: list[str]) -> None:
     """Sampling records of one model; its network is built once and changes precision."""
     config = network_of(model, is_tiny)
-    network = random_network(config, meter.device).to(torch.bfloat16)
-    for shape in sampling_shapes(model, "bfloat16") if "sampling" in parts else ():
-        _add_sampling(book, network, shape, meter, is_tiny)
-    for shape, preset in capped_cards(model, config) if "capped" in parts else ():
-        if is_tiny:
-            shape = dataclasses.replace(shape, rows=min(shape.rows, 2), num_steps=1)
-        book.add(
-            "capped",
-            dataclasses.asdict(shape) | {"preset": preset},
-            lambda s=shape, p=preset: measure_capped(network, s, p, meter),
-        )
-    network = network.to(torch.float32)
-    for shape in sampling_shapes(model, "float32") if "sampling" in parts else ():
-        _add_sampling(book, network, shape, meter, is_tiny)
+    meter.start()
+    empty = meter.held()
+    network = random_network(config, meter.device)
+    for precision, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
+        network = network.to(dtype)
+        used = fused_or_plain(network)
+        meter.start()
+        weights = meter.held() - empty if meter.is_gpu else _parameter_bytes(network)
+        measure = partial(measure_sampling, used, config, meter=meter, weights=weights)
+        for shape in sampling_shapes(model, precision) if "sampling" in parts else ():
+            if is_tiny:
+                shape = dataclasses.replace(
+                    shape, rows=min(shape.rows, 4), num_steps=2, text_rows=8
+                )
+            book.add("sampling", dataclasses.asdict(shape), partial(measure, shape))
+        if precision == "float32" or "capped" not in parts:
+            continue
+        for shape, preset in capped_cards(model, config):
+            if is_tiny:
+                shape = dataclasses.replace(
+                    shape, rows=min(shape.rows, 2), num_steps=1, text_rows=8
+                )
+            inputs = dataclasses.asdict(shape) | {"preset": preset}
+            largest = partial(measure, shape, num_timed=1)
+            book.add("capped", inputs, partial(measure_capped, preset, meter, largest))
 
 
-def _add_sampling(
-    book: Book, network: MotionMMDiT, shape: Shape, meter: Meter, is_tiny: bool
-) -> None:
-    if is_tiny:
-        shape = dataclasses.replace(shape, rows=min(shape.rows, 4), num_steps=2)
-    inputs = dataclasses.asdict(shape)
-    book.add("sampling", inputs, lambda: measure_sampling(network, shape, meter))
+def _parameter_bytes(network: MotionMMDiT) -> int:
+    return sum(p.numel() * p.element_size() for p in network.parameters())
 
 
 def run_training(book: Book, meter: Meter, is_tiny: bool) -> None:

@@ -25,7 +25,7 @@ from scipy.optimize import least_squares, nnls
 from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.fitted import Fitted, SamplingMemory, Speed, fitted
-from hymotion_ray.planning.memory import GIB, sampling_terms
+from hymotion_ray.planning.memory import GIB, MOTION_PHASE, TEXT_PHASE, sampling_terms
 from hymotion_ray.planning.speed import sampling_seconds, training_rate
 from hymotion_ray.planning.training_memory import training_terms
 
@@ -35,6 +35,7 @@ ASSET = Path(__file__).parents[1] / "hymotion_ray" / "assets" / "fitted.json"
 GOAL = 0.10
 _HOLD = 0.02
 """Weight of staying where a constant was, against a relative error of 1."""
+_ROUNDS = 8
 Record = dict[str, Any]
 
 
@@ -46,11 +47,14 @@ def fit(document: dict[str, Any], source: str) -> Fitted:
     memory, speed, trained = fitted().memory, fitted().speed, fitted().training
     if sampling:
         contexts = [r["measured"].get("context", 0) for r in sampling]
-        rows = [_sampling_terms(r, tiny) for r in sampling]
         wanted = [_working_set(r) for r in sampling]
-        found = _linear(rows, wanted, [_total(r) for r in sampling], vars(memory))
+        totals = [_total(r) for r in sampling]
+        start = memory
+        for _ in range(_ROUNDS):  # which phase a record's peak lies in hangs on the constants
+            rows = [_at_peak(_sampling_terms(r, tiny), memory) for r in sampling]
+            memory = dataclasses.replace(start, **_linear(rows, wanted, totals, vars(start)))
         context = float(np.median(contexts)) / GIB or memory.context_gib
-        memory = dataclasses.replace(memory, **found, context_gib=context, source=source)
+        memory = dataclasses.replace(memory, context_gib=context, source=source)
         speed = _fit_speed(sampling, speed, tiny, source)
     if training:
         rows = [_training_terms(r, tiny) for r in training]
@@ -144,7 +148,18 @@ def _sampling_terms(record: Record, tiny: bool) -> dict[str, float]:
         guidance=given["guidance"],
         precision=given["precision"],
         window_bytes=given["window_mib"] * 2**20,
+        text_rows=given["text_rows"],
     )
+
+
+def _at_peak(terms: dict[str, float], memory: SamplingMemory) -> dict[str, float]:
+    """The terms without those of the phase that takes less."""
+
+    def size(phase: tuple[str, ...]) -> float:
+        return sum(getattr(memory, name) * terms[name] for name in phase)
+
+    less = MOTION_PHASE if size(TEXT_PHASE) > size(MOTION_PHASE) else TEXT_PHASE
+    return {name: term for name, term in terms.items() if name not in less}
 
 
 def _training_terms(record: Record, tiny: bool) -> dict[str, float]:
@@ -214,7 +229,8 @@ def _sampling_error(record: Record, tiny: bool, memory: SamplingMemory) -> float
 
 def _predicted(record: Record, tiny: bool, memory: SamplingMemory) -> float:
     terms = _sampling_terms(record, tiny)
-    working = sum(vars(memory)[name] * term for name, term in terms.items())
+    at_peak = _at_peak(terms, memory)
+    working = sum(vars(memory)[name] * term for name, term in at_peak.items())
     context = memory.context_gib * GIB if record["measured"].get("context") else 0
     return float(working + record["measured"]["weights"] + context)
 

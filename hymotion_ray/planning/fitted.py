@@ -24,16 +24,18 @@ class SamplingMemory:
     """What CUDA itself takes of a card for a process."""
     workspace_gib: float
     """Scratch of products, and whatever hangs on no size."""
+    windows: float
+    """Of the window of text rows, what is taken of its reckoned size."""
+    text_widths: float
+    """Numbers a token of one call of the text half over the width D, alive at once."""
+    text_rows: float
+    """Of the results of one call of the text half, what is taken of their reckoned size."""
     motion_widths: float
     """Numbers a motion frame over the width D, alive at once in a motion block at its fullest."""
     mask_numbers: float
     """Numbers an entry of the attention mask, frames by frames and tokens."""
-    text_widths: float
-    """Numbers a token of one call of the text half over the width D."""
     row_copies: float
     """Copies of a motion row's text beside the window that it comes from."""
-    windows: float
-    """Of the windows of text rows, what is taken of their reckoned size."""
 
 
 @dataclass(frozen=True, kw_only=True)

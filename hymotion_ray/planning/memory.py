@@ -9,13 +9,12 @@ rows of one call.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from hymotion_ray.config.fields import require
-from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.network import NetworkConfig
-from hymotion_ray.planning.fitted import SamplingMemory, fitted
+from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.parameters import count_parameters
 
 GIB = 2**30
@@ -26,6 +25,8 @@ ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _ENCODER_WEIGHTS = {"bfloat16": 15.26, "int8": 8.9, "4bit": 5.4}
 """GiB of Qwen3-8B: 8.19 B weights; quantised, the 0.62 B of the embedding stay in bf16."""
 _CLIP_GIB = 0.25
+GPU_TEXT_ROWS = 128
+"""Text rows that a sampler on a GPU computes at once (`config.grid`)."""
 _ENCODER_ROW_BYTES = 40 * 2**20
 """Activations and keys of one prompt under the encoder, 180 tokens with the template."""
 
@@ -69,7 +70,7 @@ def text_row_bytes(config: NetworkConfig, num_tokens: int, precision: Precision)
 
 def text_window_bytes(memory_bytes: int) -> int:
     """What the sampler lets text rows take that are computed ahead, on a card of this size."""
-    return min(memory_bytes // 16, 2 * GIB)
+    return min(memory_bytes // 16, 3 * GIB // 2)
 
 
 def sampling_memory(
@@ -84,11 +85,12 @@ def sampling_memory(
     precision: Precision = "bfloat16",
     card_bytes: int = 80 * GIB,
     window_bytes: int | None = None,
+    text_rows: int = GPU_TEXT_ROWS,
 ) -> Memory:
     """A sampler that computes `rows` clips at once, `seeds` of each prompt.
 
     `window_bytes` bounds the text rows computed ahead (None: what a card of `card_bytes` gives
-    them).
+    them); `text_rows` are computed at once.
     """
     require(rows >= 1, "rows", rows, "at least 1")
     constants = fitted().memory
@@ -102,15 +104,24 @@ def sampling_memory(
         guidance=guidance,
         precision=precision,
         window_bytes=text_window_bytes(card_bytes) if window_bytes is None else window_bytes,
+        text_rows=text_rows,
     )
-    size = {name: int(factor(constants, name) * term) for name, term in terms.items()}
+    size = {name: getattr(constants, name) * term for name, term in terms.items()}
+    text, motion = (sum(size[name] for name in phase) for phase in (TEXT_PHASE, MOTION_PHASE))
+    copies = 0.0 if text > motion else size["row_copies"]
     return Memory(
         weights=count_parameters(config) * ITEM_BYTES[precision],
-        activations=size["motion_widths"] + size["mask_numbers"] + size["text_widths"],
-        key_value_cache=size["windows"] + size["row_copies"],
-        workspace=size["workspace_gib"],
+        activations=int(max(text, motion) - copies),
+        key_value_cache=int(size["windows"] + copies),
+        workspace=int(size["workspace_gib"]),
         context=int(constants.context_gib * GIB),
     )
+
+
+TEXT_PHASE = ("text_widths", "text_rows")
+MOTION_PHASE = ("motion_widths", "mask_numbers", "row_copies")
+"""Constants of the memory that is taken while text rows, and while motion rows are computed: never
+both at once."""
 
 
 def sampling_terms(
@@ -124,31 +135,23 @@ def sampling_terms(
     guidance: bool,
     precision: Precision,
     window_bytes: int,
+    text_rows: int,
 ) -> dict[str, float]:
-    """What each fitted constant of `SamplingMemory` is multiplied by, in bytes.
-
-    Two windows of text rows stand side by side while one follows the other; a batch copies the rows
-    of its step.
-    """
+    """What each fitted constant of `SamplingMemory` is multiplied by, in bytes."""
     item, D = ITEM_BYTES[precision], config.feat_dim
-    B, L, N, T = rows * (2 if guidance else 1), num_frames, num_tokens, Grid().text_rows
+    B, L, N, T = rows * (2 if guidance else 1), num_frames, num_tokens, text_rows
     text_row = text_row_bytes(config, N, precision)
     a_step = (-(-rows // seeds) + guidance) * text_row
     steps = min(num_steps, max(1, window_bytes // a_step))
-    windows = steps * a_step * (1 if steps == num_steps else 2)
     return {
         "workspace_gib": GIB,
+        "windows": steps * a_step,
+        "text_widths": T * N * D * item,
+        "text_rows": T * text_row,
         "motion_widths": B * L * D * item,
         "mask_numbers": B * L * (L + N) * item,
-        "text_widths": T * N * D * item,
         "row_copies": B * text_row,
-        "windows": windows,
     }
-
-
-def factor(constants: SamplingMemory, name: str) -> float:
-    """The fitted constant called `name`."""
-    return float(asdict(constants)[name])
 
 
 def encoder_memory(precision: EncoderPrecision = "bfloat16", rows: int = 16) -> Memory:

@@ -60,7 +60,7 @@ def test_known_constants_are_found_again(fitting: ModuleType) -> None:
             assert abs(fitting._sampling_error(record, False, found.memory)) < 0.03
             assert abs(fitting._time_error(record, False, found.speed)) < 0.05
     table = fitting.report(document, found)
-    assert "| memory of sampling, **checked on** | 18 |" in table
+    assert "| memory of sampling, **checked on** | 19 |" in table
 
 
 def test_a_trial_of_tiny_networks_is_never_written(fitting: ModuleType, tmp_path: Path) -> None:
