@@ -119,6 +119,12 @@ def main() -> None:
     metavar="WAY:SIZE",
     help="A sampler is SIZE processes, one a GPU: heads:2, rows:2 or layers:4[:PIECES].",
 )
+@click.option(
+    "--offload",
+    type=click.Choice(["none", "layers"]),
+    default="none",
+    help="layers: weights wait in host memory and come to the GPU block by block, for small cards.",
+)
 @click.option("--sampler-gpus", type=float, help="GPU share of a sampler, 0 to 1.")
 @click.option("--encoder-gpus", type=float, help="GPU share of a text encoder, 0 to 1.")
 @click.option("--rows", type=int, help="Clips at once in a sampler.")
@@ -134,6 +140,8 @@ def main() -> None:
     callback=words_list,
     help="Prices of a GPU hour, such as A100=3.2,A10G=1: the summary then tells the cost.",
 )
+@click.option("--plan", help="File of `plan --json` to carry out; without: the job makes its own.")
+@click.option("--preset", help="Keep to a single card's limits: card-6gb, card-8gb, ... card-80gb.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print stages and counts, stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @config_option

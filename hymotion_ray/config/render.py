@@ -9,7 +9,7 @@ from typing import Literal
 from hymotion_ray.config.fields import require
 from hymotion_ray.config.grid import GridCell
 from hymotion_ray.config.sampling import Method, NoiseSource, Precision, SamplingConfig
-from hymotion_ray.config.split import SplitConfig
+from hymotion_ray.config.split import Offload, SplitConfig
 from hymotion_ray.config.text import TextPlacement
 
 RENDER_SCHEMA_VERSION = 1
@@ -119,6 +119,8 @@ class RenderConfig:
     """
     split: SplitConfig | None = None
     """How several processes compute as one sampler; None: each sampler is one process."""
+    offload: Offload = "none"
+    """layers: a sampler's weights wait in host memory and come to its GPU block by block."""
     formats: tuple[str, ...] = ("npz",)
     """Files a clip."""
     axis: Axis = "y-up"
@@ -147,6 +149,10 @@ class RenderConfig:
     """Seconds without a sign of life after which a process is replaced, or a stuck job ended."""
     address: str | None = None
     """Ray cluster to join; None: RAY_ADDRESS when set, else a cluster of this machine."""
+    plan: str | None = None
+    """File of `plan --json` that the job carries out; None: it makes its own."""
+    preset: str | None = None
+    """Single card whose limits the job keeps, such as card-8gb; None: by the cards there are."""
     resources: ResourceConfig = field(default_factory=ResourceConfig)
     """Where the stages run."""
 
@@ -186,6 +192,12 @@ class RenderConfig:
             )
         if self.split is not None:
             self._check_split(self.split)
+        require(
+            self.split is None or self.offload == "none",
+            "offload",
+            self.offload,
+            "none with a split, whose processes hold a part of the weights each",
+        )
         require(1 <= self.best_of <= 64, "best_of", self.best_of, "1 to 64")
         require(len(self.formats) > 0, "formats", self.formats, "at least one")
         require(len(set(self.formats)) == len(self.formats), "formats", self.formats, "no repeats")

@@ -9,6 +9,8 @@ from typing import Literal, cast, get_args
 from hymotion_ray.config.fields import require
 
 Way = Literal["heads", "rows", "layers"]
+Offload = Literal["none", "layers"]
+"""Whether weights stay on the device, or come there block by block from host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

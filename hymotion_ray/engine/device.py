@@ -7,6 +7,7 @@ torch is imported where there is a GPU or a need, so that a process without eith
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sys
@@ -56,6 +57,14 @@ def torch_memory() -> tuple[int, int]:
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return 0, 0
     return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+
+def release_memory() -> None:
+    """Give back what torch keeps of memory that nobody uses any more."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def set_threads(num_threads: int) -> None:

@@ -37,6 +37,7 @@ from hymotion_ray.engine.device import (
     device_of_this_process,
     set_threads,
 )
+from hymotion_ray.engine.offloaded import sampler_over
 from hymotion_ray.errors import ClusterError, HyMotionError, ReplicaLostError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
@@ -206,7 +207,7 @@ class _Member:
         choice = device_precision(share.precision, torch.device(device))
         # Whole in host memory only: the card takes no more than the share, not even for a moment.
         loaded = load_model(share.model, device="cpu", dtype=choice.name)
-        network, held, wire = loaded.network, loaded.checkpoint, Wire()
+        network, wire = loaded.network, Wire()
         shared: Any = network
         if share.split.way == "heads":
             split_heads(network, wire)
@@ -222,16 +223,7 @@ class _Member:
             device=device_name(device),
             weight_bytes=sum(p.numel() * p.element_size() for p in network.parameters()),
         )
-        self.sampler = Sampler(
-            shared,
-            null_vector=held.null_vtxt_feat,
-            null_context=held.null_ctxt_input,
-            train_frames=loaded.config.train_frames,
-            enable_ctxt_null_feat=loaded.config.enable_ctxt_null_feat,
-            grid=share.grid,
-            text_window_bytes=_WINDOW_BYTES,
-            noise_source=share.noise,
-        )
+        self.sampler = sampler_over(shared, loaded, share.grid, share.noise, _WINDOW_BYTES)
         self._float32: Sampler | None = None
 
     def sampler_in(self, float32: bool) -> Sampler:

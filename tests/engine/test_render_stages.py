@@ -17,7 +17,8 @@ from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
 from hymotion_ray.engine.render.sample import SampleStage
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.work_chunks import ITEMS
-from hymotion_ray.errors import ConfigError
+from hymotion_ray.errors import ConfigError, SamplingError
+from hymotion_ray.model.offload import LayerOffload
 
 TEXTS = ["a person walks", "a person jumps", "a person walks"]
 
@@ -171,6 +172,45 @@ def test_out_of_memory_halves_the_rows_and_says_so(
     assert chunk.alive == [0, 1, 2]
     assert chunk.column("degradations") == ["rows 1 instead of 4 after out of memory"] * 3
     assert all(cell.startswith("1x") for cell in chunk.column("cell"))
+
+
+def test_the_weights_move_to_host_memory_when_one_row_is_too_many(
+    info: ModelInfo, stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, sample, _ = stages
+    encoded = encode(chunk_of(info, [[0], [0], [1]]))
+    expected = sample(encoded).tensors["latent"]
+    fresh = SampleStage(sample.settings)
+    fresh.setup()
+    real = type(fresh._sampler).sample
+
+    def limited(self, *args, **kwargs):
+        if not isinstance(self.network, LayerOffload):
+            raise torch.OutOfMemoryError("made up: no GPU here")
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(fresh._sampler), "sample", limited)
+    chunk = fresh(encoded)
+    words = "rows 1 instead of 4 after out of memory; weights in host memory after out of memory"
+    assert chunk.column("degradations") == [words] * 3
+    torch.testing.assert_close(chunk.tensors["latent"], expected, rtol=1e-4, atol=1e-4)
+
+    def full(self, *args, **kwargs):
+        raise torch.OutOfMemoryError("made up: no GPU here")
+
+    monkeypatch.setattr(type(fresh._sampler), "sample", full)
+    with pytest.raises(SamplingError, match=r"out of memory with 1 clips at once.*larger card"):
+        fresh(encoded)
+
+
+def test_offloaded_weights_give_the_same_bits(info: ModelInfo, stages) -> None:
+    encode, sample, _ = stages
+    encoded = encode(chunk_of(info, [[0], [0], [1]]))
+    offloaded = SampleStage(dataclasses.replace(sample.settings, offload="layers"))
+    offloaded.setup()
+    found = offloaded(encoded)
+    assert torch.equal(found.tensors["latent"], sample(encoded).tensors["latent"])
+    assert found.column("degradations") == [""] * 3
 
 
 def test_what_exact_rules_out_fails_instead(

@@ -132,6 +132,7 @@ class ModelInfo:
             precision=config.precision,
             noise=config.noise,
             split=config.split,
+            offload=config.offload,
             exact=config.exact is not None,
             grid=grid,
             cpu_threads=config.resources.cpu_threads,

@@ -12,11 +12,18 @@ import torch
 from hymotion_ray.api import Model, load_model
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.sampling import SamplingConfig
-from hymotion_ray.engine.device import device_name, device_of_this_process, set_threads
+from hymotion_ray.engine.device import (
+    device_name,
+    device_of_this_process,
+    release_memory,
+    set_threads,
+)
+from hymotion_ray.engine.offloaded import OffloadedModel
 from hymotion_ray.engine.pulse import beat
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.sampler_group import SamplerGroup
 from hymotion_ray.engine.stage import Chunk
+from hymotion_ray.errors import SamplingError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import Sampler, nonfinite_rows
 from hymotion_ray.text.condition import TextCondition
@@ -31,13 +38,14 @@ class SampleStage:
     call's time a clip).
 
     Clips that are not finite are sampled once more in float32. Out of memory halves the rows of a
-    call for as long as this process lives; both stand in `degradations`. With `exact` neither is
-    done, and such clips fail. With `split` this process leads a group that samples together.
+    call, then moves the weights to host memory, for as long as this process lives; all that stands
+    in `degradations`. With `exact` none of it is done, and such clips fail. With `split` this
+    process leads a group that samples together.
     """
 
     settings: StageSettings
     name: str = "sample"
-    _model: Model | None = field(default=None, init=False)
+    _model: Model | OffloadedModel | None = field(default=None, init=False)
     _sampler: Sampler | SamplerGroup | None = field(default=None, init=False)
     _float32: Sampler | SamplerGroup | None = field(default=None, init=False)
 
@@ -46,12 +54,21 @@ class SampleStage:
         device = device_of_this_process()
         if device == "cpu":
             set_threads(self.settings.cpu_threads)
-        if self.settings.split is None:
-            self._model = load_model(
-                self.settings.model, device=device, dtype=self.settings.precision
-            )
         self._device = device_name(device)
+        if self.settings.split is None:
+            self._model = self._load(device)
         self._sampler = self._new_sampler(self.settings.grid)
+
+    def _load(self, device: str) -> Model | OffloadedModel:
+        """The network on its device; block by block where it is asked for or has no room."""
+        settings = self.settings
+        if settings.offload == "none":
+            try:
+                return load_model(settings.model, device=device, dtype=settings.precision)
+            except torch.OutOfMemoryError:
+                if settings.exact:
+                    raise
+        return OffloadedModel(settings.model, device, settings.precision)
 
     def _new_sampler(self, grid: Grid) -> Sampler | SamplerGroup:
         """The sampler of this process, or of the group that it leads."""
@@ -161,24 +178,45 @@ class SampleStage:
                     on_step=beat,
                     check=False,
                 )
-            except torch.OutOfMemoryError:
-                grid = self._sampler.grid
-                fewer = grid.rows // 2
-                if self.settings.split is not None:
-                    fewer = self.settings.split.fitting_rows(fewer)
-                if fewer in (0, grid.rows) or self.settings.exact:
+                break
+            except torch.OutOfMemoryError as error:
+                if self.settings.exact:
                     raise
-                smaller = replace(grid, rows=fewer)
-                self._sampler = self._new_sampler(smaller)
-                self._float32 = None
-                torch.cuda.empty_cache()
-                continue
-            if self._sampler.grid.rows != self.settings.grid.rows:
-                notes.append(
-                    f"rows {self._sampler.grid.rows} instead of {self.settings.grid.rows}"
-                    " after out of memory"
-                )
-            return latents
+                found = str(error)
+            self._take_less_memory(found)  # out of the handler, which keeps the failed call's own
+        grid = self._sampler.grid
+        if grid.rows != self.settings.grid.rows:
+            notes.append(
+                f"rows {grid.rows} instead of {self.settings.grid.rows} after out of memory"
+            )
+        if self.settings.offload == "none" and isinstance(self._model, OffloadedModel):
+            notes.append("weights in host memory after out of memory")
+        return latents
+
+    def _take_less_memory(self, found: str) -> None:
+        """Half the rows; with one left, the weights in host memory; `SamplingError` after that."""
+        assert self._sampler is not None
+        grid, split = self._sampler.grid, self.settings.split
+        fewer = grid.rows // 2 if split is None else split.fitting_rows(grid.rows // 2)
+        self._sampler = self._float32 = None
+        if fewer not in (0, grid.rows):
+            grid = replace(grid, rows=fewer)
+        elif split is None and isinstance(self._model, Model):
+            self._model = None
+            release_memory()
+            settings = self.settings
+            device = device_of_this_process()
+            self._model = OffloadedModel(settings.model, device, settings.precision)
+        else:
+            self._sampler = self._new_sampler(grid)
+            raise SamplingError(
+                f"out of memory with {grid.rows} clips at once, the fewest, on {self._device}"
+                f"{'' if split else ' and with its weights in host memory'} ({found:.200}); render"
+                " on a larger card or on CPUs (--sampler-gpus 0), ask for shorter clips, or take"
+                " the smaller model; `hymotion-ray plan` says what fits"
+            )
+        release_memory()
+        self._sampler = self._new_sampler(grid)
 
     def _not_finite_words(self) -> str:
         if self.settings.exact:

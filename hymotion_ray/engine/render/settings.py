@@ -9,7 +9,7 @@ from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.model import TextConfig
 from hymotion_ray.config.render import Axis, Layout
 from hymotion_ray.config.sampling import Method, NoiseSource, Precision
-from hymotion_ray.config.split import SplitConfig
+from hymotion_ray.config.split import Offload, SplitConfig
 from hymotion_ray.config.text import TextPlacement
 from hymotion_ray.motion.skeleton import Skeleton
 
@@ -46,6 +46,8 @@ class StageSettings:
     """Whose generator draws the noise."""
     split: SplitConfig | None
     """How a group of processes samples together; None: each process alone."""
+    offload: Offload
+    """Whether weights stay on the device."""
     exact: bool
     """Whether a clip that cannot be sampled in the way of all others fails."""
     grid: Grid
