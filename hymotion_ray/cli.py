@@ -109,6 +109,12 @@ def main() -> None:
 @click.option("--preview-clips", type=int, default=12, help="Clips on index.html; 0: no page.")
 @click.option("--llm", "llm_path", help="Folder of the Qwen3 model.")
 @click.option("--clip", "clip_path", help="Folder of the CLIP text model.")
+@click.option(
+    "--text-precision",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16", "int8", "4bit"]),
+    default="auto",
+    help="Number format of Qwen3; int8 and 4bit take less memory and give other features.",
+)
 @click.option("--rewriter-url", help="OpenAI-compatible endpoint that rewrites prompts.")
 @click.option("--rewriter-model", help="Model name at that endpoint.")
 @click.option("--rewriter-key-env", default="OPENAI_API_KEY", help="Variable that holds its key.")

@@ -134,6 +134,7 @@ def render_config(options: dict[str, Any]) -> Any:
     """The `RenderConfig` of the render command's options."""
     from hymotion_ray.config.render import RenderConfig, ResourceConfig, RewriteConfig
     from hymotion_ray.config.split import SplitConfig
+    from hymotion_ray.config.text import TextPlacement
     from hymotion_ray.errors import ConfigError
 
     values = dict(options)
@@ -147,5 +148,7 @@ def render_config(options: dict[str, Any]) -> Any:
             for n in ("num_samplers", "sampler_gpus", "encoder_gpus", "rows", "prices")
         }
     )
+    text = TextPlacement(precision=values.pop("text_precision"))
     split = SplitConfig.parse(values["split"]) if values["split"] else None
-    return RenderConfig(**{**values, "split": split}, rewrite=rewrite, resources=resources)
+    values |= {"split": split, "text": text, "rewrite": rewrite, "resources": resources}
+    return RenderConfig(**values)

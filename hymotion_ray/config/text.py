@@ -21,7 +21,8 @@ class TextPlacement:
     device: str = "cpu"
     """Where it runs: cpu, cuda, cuda:1, ...; with a memory limit, some layers live elsewhere."""
     precision: TextPrecision = "auto"
-    """Number format; auto: bfloat16 on a GPU, float32 on CPU. int8 and 4bit need bitsandbytes."""
+    """Number format; auto: bfloat16 on a GPU, float32 on CPU. int8 (weights
+    alone, a scale an output) and 4bit (needs bitsandbytes) give other features, near the exact."""
     max_gpu_memory: str | None = None
     """GPU memory for weights, such as 10GiB; further layers stay in CPU memory. None: no limit."""
     max_cpu_memory: str | None = None
@@ -67,12 +68,11 @@ class TextPlacement:
         return "float32" if self.device == "cpu" else "bfloat16"
 
     @property
-    def batch_rows(self) -> int:
-        """The rows with the default resolved.
+    def is_approximate(self) -> bool:
+        """Whether features are other ones than those of the exact weights, not rounding apart."""
+        return self.precision in ("int8", "4bit")
 
-        Always 1 for int8: bitsandbytes picks outlier columns over a whole batch, so that mates
-        would change a text's features (LLM.int8(), Dettmers et al. 2022).
-        """
-        if self.number_format == "int8":
-            return 1
+    @property
+    def batch_rows(self) -> int:
+        """The rows with the default resolved."""
         return self.rows or (1 if self.device == "cpu" else 16)

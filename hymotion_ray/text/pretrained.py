@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from hymotion_ray.config.text import TextPlacement
 from hymotion_ray.errors import TextEncoderError
+from hymotion_ray.text.int8 import quantise
 from hymotion_ray.text.local_model import require_package
 
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -24,6 +25,9 @@ FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 def load_qwen3(folder: Path, placement: TextPlacement) -> Qwen3Model:
     """The language model without its output head, in eval mode, placed as asked."""
     check_device(placement.device)
+    require_package("accelerate", "hymotion-ray[text]", "placing the language model")
+    if placement.number_format == "int8":
+        return _load_int8(folder, placement)
     options: dict[str, Any] = {"device_map": {"": placement.device}}
     if placement.offloads:
         options["device_map"] = "auto"
@@ -34,9 +38,22 @@ def load_qwen3(folder: Path, placement: TextPlacement) -> Qwen3Model:
     else:
         require_package("bitsandbytes", "bitsandbytes", f"precision {placement.number_format}")
         options["dtype"] = torch.float32 if placement.device == "cpu" else torch.bfloat16
-        options["quantization_config"] = _quantisation(placement.number_format, options["dtype"])
-    require_package("accelerate", "hymotion-ray[text]", "placing the language model")
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=options["dtype"]
+        )
     return _from_pretrained(Qwen3Model, folder, options)
+
+
+def _load_int8(folder: Path, placement: TextPlacement) -> Qwen3Model:
+    """In host memory as it is stored, made int8 there, then moved: a card never holds it whole."""
+    if placement.offloads:
+        raise TextEncoderError(
+            "the text encoder is to be int8 and to keep layers elsewhere; allowed: int8 without"
+            " max_gpu_memory and max_cpu_memory, or these with another precision"
+        )
+    model = _from_pretrained(Qwen3Model, folder, {"device_map": {"": "cpu"}, "dtype": "auto"})
+    quantise(model, torch.float32 if placement.device == "cpu" else torch.bfloat16)
+    return model.to(placement.device)
 
 
 def load_clip(folder: Path, device: str) -> CLIPTextModel:
@@ -64,14 +81,6 @@ def _memory_limits(placement: TextPlacement) -> dict[int | str, str | int]:
         limits[index] = placement.max_gpu_memory or free
     limits["cpu"] = placement.max_cpu_memory or "1000GiB"
     return limits
-
-
-def _quantisation(precision: str, compute: torch.dtype) -> BitsAndBytesConfig:
-    if precision == "int8":
-        return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute
-    )
 
 
 def _from_pretrained(model_class: Any, folder: Path, options: dict[str, Any]) -> Any:

@@ -74,7 +74,8 @@ class QwenClipFolders:
             "kind": "qwen_clip",
             "template": [template.system, template.user],
             "max": [config.max_context_tokens, config.max_vector_tokens],
-            "precision": number_format,
+            # Earlier releases' int8 was another quantisation.
+            "precision": "int8 an output" if number_format == "int8" else number_format,
         }
         parts = [hash_files(paths, settings) for paths in files]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()

@@ -11,6 +11,7 @@ from tiny_models import save_qwen3
 from hymotion_ray.config import TextConfig
 from hymotion_ray.config.text import TextPlacement
 from hymotion_ray.errors import ConfigError, MissingDependencyError, TextEncoderError
+from hymotion_ray.text.int8 import Int8Linear
 from hymotion_ray.text.load import load_encoder
 
 TEXTS = ["a person walks forward", "jump", "he sits. " * 9]
@@ -72,14 +73,18 @@ def test_a_device_that_is_not_there_is_an_error(qwen3, clip):
 
 
 @pytest.mark.skipif(has_bitsandbytes, reason="bitsandbytes is installed")
-@pytest.mark.parametrize("precision", ["int8", "4bit"])
-def test_quantisation_without_bitsandbytes_names_it(qwen3, clip, precision):
+def test_4bit_without_bitsandbytes_names_it(qwen3, clip):
     with pytest.raises(MissingDependencyError, match="pip install 'bitsandbytes'"):
-        load(qwen3, clip, TextPlacement(precision=precision))
+        load(qwen3, clip, TextPlacement(precision="4bit"))
 
 
-@pytest.mark.skipif(not has_bitsandbytes, reason="needs bitsandbytes")
-@pytest.mark.parametrize(("precision", "bound"), [("int8", 0.1), ("4bit", 0.6)])
+def has_4bit(*values):
+    return pytest.param(
+        *values, marks=pytest.mark.skipif(not has_bitsandbytes, reason="needs bitsandbytes")
+    )
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("int8", 0.05), has_4bit("4bit", 0.6)])
 def test_quantised_features_are_near_and_do_not_depend_on_mates(clip, tmp_path, precision, bound):
     folder = save_qwen3(tmp_path / "qwen3", hidden=128, head_dim=64)
     exact = load(folder, clip, TextPlacement()).encode(TEXTS)
@@ -114,9 +119,27 @@ def test_placements_that_cannot_be_are_refused(setting, value):
         TextPlacement(**{setting: value})
 
 
-def test_int8_runs_one_text_a_call():
-    assert TextPlacement(precision="int8", device="cuda", rows=8).batch_rows == 1
-    assert TextPlacement(precision="4bit", device="cuda", rows=8).batch_rows == 8
+def test_int8_weights_take_a_quarter_of_float32_and_are_another_encoder(clip, tmp_path):
+    folder = save_qwen3(tmp_path / "qwen3", hidden=128, head_dim=64)
+    exact, int8 = (load(folder, clip, TextPlacement(precision=p)) for p in ("auto", "int8"))
+    layers = exact._context.model.layers, int8._context.model.layers
+    sizes = [sum(t.numel() * t.element_size() for t in m.state_dict().values()) for m in layers]
+    assert sizes[1] < 0.27 * sizes[0]
+    assert exact.fingerprint != int8.fingerprint
+    assert [TextPlacement(precision=p).is_approximate for p in ("auto", "int8")] == [False, True]
+
+
+def test_int8_with_layers_elsewhere_is_refused(qwen3, clip):
+    placement = TextPlacement(precision="int8", max_gpu_memory="1GiB")
+    with pytest.raises(TextEncoderError, match="int8 without max_gpu_memory"):
+        load(qwen3, clip, placement)
+
+
+def test_an_output_of_zeros_stays_zeros():
+    layer = torch.nn.Linear(8, 3)
+    torch.nn.init.zeros_(layer.weight)
+    x = torch.randn(2, 8)
+    assert torch.equal(Int8Linear(layer)(x), layer(x))
 
 
 @pytest.mark.gpu

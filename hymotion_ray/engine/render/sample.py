@@ -139,6 +139,8 @@ class SampleStage:
         latents = self._in_memory(condition, rows, sampling, notes)
         if self.settings.noise == "gpu":
             notes.append("noise drawn on the GPU")
+        if self.settings.text.is_approximate and self.settings.text_config.kind != "static":
+            notes.append(f"text features of an encoder in {self.settings.text.precision}")
         bad, redo = set(nonfinite_rows(latents)), set[int]()
         if bad and not self.settings.exact:
             redo = bad
