@@ -42,6 +42,7 @@ from bench_serve import quantiles, saturate, serve_config
 
 from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.serve import (
+    EncoderConfig,
     PoolConfig,
     QueueConfig,
     ScaleConfig,
@@ -126,7 +127,7 @@ async def arrive(
     clients, dice = Clients(url, frames, tally), random.Random(0)
     async with await _session() as session:
         tasks: set[asyncio.Task[None]] = set()
-        until, looked = time.monotonic() + seconds, 0.0
+        until, looked, told = time.monotonic() + seconds, 0.0, time.monotonic()
         while time.monotonic() < until:
             await asyncio.sleep(dice.expovariate(rate))
             task = asyncio.create_task(clients.ask(session, patience_s=30.0))
@@ -135,6 +136,10 @@ async def arrive(
             if time.monotonic() - looked > 5.0:
                 looked = time.monotonic()
                 memory.append(_memory_mib())
+            if time.monotonic() - told > 60.0:
+                told = time.monotonic()
+                so_far = {"left_s": round(until - told), "clips": tally.clips}
+                print(json.dumps(so_far | dict(tally.statuses)), file=sys.stderr, flush=True)
         if tasks:
             await asyncio.wait(tasks, timeout=300)
 
@@ -203,7 +208,8 @@ def overload(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _until_ready(url: str, within_s: float = 900.0) -> None:
+def _until_ready(url: str, within_s: float = 900.0, pools: int = 1) -> None:
+    """Return when the endpoint is ready and so many of its pools have samplers."""
     import httpx
 
     until = time.monotonic() + within_s
@@ -213,9 +219,15 @@ def _until_ready(url: str, within_s: float = 900.0) -> None:
             answer = httpx.get(f"{url}/readyz", timeout=10)
             why = answer.text
             if answer.status_code == 200:
-                return
+                (model,) = httpx.get(f"{url}/v1/models", timeout=10).json()["data"]
+                if sum(pool["replicas"] > 0 for pool in model["pools"]) >= pools:
+                    return
         time.sleep(0.5)
     raise SystemExit(f"not ready after {within_s:g} s: {why}")
+
+
+_PACES = {"a10": 0.6, "a100": 0.2}
+"""Seconds a step, far more than it takes here: else this machine's pace would be measured."""
 
 
 def _mixed_config(args: argparse.Namespace, folder: str) -> ServeConfig:
@@ -225,12 +237,16 @@ def _mixed_config(args: argparse.Namespace, folder: str) -> ServeConfig:
         PoolConfig(
             name=name, labels=(f"pool={name}",), rows=4, least_step_s=pace, scale=scale, cpus=1.0
         )
-        for name, pace in (("a10", 0.3), ("a100", 0.1))
+        for name, pace in _PACES.items()
     )
     base = serve_config(args.port, folder, 4, 1)
+    # Else these may take the one CPU of a sampler's node.
+    apart = ("pool=head",)
+    encoder = EncoderConfig(labels=apart)
     return dataclasses.replace(
         base,
-        models=(ServedModel(model="tiny", pools=pools),),
+        models=(ServedModel(model="tiny", encoder=encoder, pools=pools),),
+        http=dataclasses.replace(base.http, labels=apart),
         queue=QueueConfig(max_wait_s=600.0, stall_s=30.0),
         warm_up=WarmUpConfig(frames=(30,)),
     )
@@ -247,7 +263,12 @@ def mixed(args: argparse.Namespace) -> dict[str, Any]:
         "health_check_timeout_ms": 5000,
         "health_check_failure_threshold": 5,
     }
-    head = {"num_cpus": 4, "include_dashboard": False, "_system_config": health}
+    head = {
+        "num_cpus": 4,
+        "include_dashboard": False,
+        "labels": {"pool": "head"},
+        "_system_config": health,
+    }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = {
         name: cluster.add_node(num_cpus=1, labels={"pool": name}, object_store_memory=100 * 2**20)
@@ -260,10 +281,10 @@ def mixed(args: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             config = _mixed_config(args, str(Path(folder) / "jobs"))
             with running(config) as server:
-                _until_ready(server.url)
-                # A batch of 4 rows and 24 steps of at least 0.3 or 0.1 s.
-                alone = {"a10": 4 / (24 * 0.3), "a100": 4 / (24 * 0.1)}
-                rate, _, _ = asyncio.run(saturate(server.url, 24, args.seconds))
+                _until_ready(server.url, pools=2)
+                # A batch of 4 rows and 24 steps.
+                alone = {name: 4 / (24 * pace) for name, pace in _PACES.items()}
+                rate, _, _ = asyncio.run(saturate(server.url, 24, args.seconds, frames=30))
                 tally = Tally()
                 asyncio.run(_accept(server.url, tally, 40))
                 time.sleep(3.0)

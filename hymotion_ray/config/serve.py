@@ -63,8 +63,8 @@ class PoolConfig:
     """CPUs of a replica; None: 1, less where one machine holds everything."""
     threads: int = 1
     """Threads of a replica on CPU."""
-    scale: ScaleConfig = field(default_factory=ScaleConfig)
-    """How many replicas."""
+    scale: ScaleConfig | None = None
+    """How many replicas; None: one, or one a GPU (else a CPU) where `serve` starts Ray itself."""
     precision: Precision = "auto"
     """Number format of the network."""
     rows: int | None = None

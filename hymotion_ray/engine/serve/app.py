@@ -52,7 +52,7 @@ class ApiReplica:
         models = []
         for served, (label, encoder, pools) in zip(parsed.models, handles, strict=True):
             views = [
-                PoolView(pool.name, may_be_cold=pool.scale.min_replicas == 0)
+                PoolView(pool.name, pool.scale is not None and pool.scale.min_replicas == 0)
                 for pool in served.pools
             ]
             router = Router(views, parsed.queue.max_wait_s)

@@ -54,7 +54,7 @@ def sampler_deployment(
         health_check_timeout_s=_HEALTH_TIMEOUT_S,
         graceful_shutdown_timeout_s=config.http.drain_s,
         graceful_shutdown_wait_loop_s=0.2,
-        **_number(pool.scale, by_queue=True),
+        **_number(pool.scale or ScaleConfig(), by_queue=True),
     )
     application: Application = deploy(_replica("SamplerReplica")).bind(
         served.model, to_mapping(pool), to_mapping(config.queue), to_mapping(config.warm_up)

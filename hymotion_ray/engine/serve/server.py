@@ -86,10 +86,10 @@ def _fit_pool(pool: PoolConfig, cluster: ClusterInfo, encoder_gpus: float) -> Po
     gpus, scale = pool.gpus, pool.scale
     if gpus is None:
         gpus = (1.0 - encoder_gpus if encoder_gpus else 1.0) if cluster.num_gpus else 0.0
-    if scale == ScaleConfig() and cluster.started_here:
+    if scale is None and cluster.started_here:
         # This machine's own: a replica a GPU, or a CPU where there is none.
-        number = int(cluster.num_gpus) if gpus else int(cluster.num_cpus)
-        scale = dataclasses.replace(scale, min_replicas=max(1, number), max_replicas=max(1, number))
+        number = max(1, int(cluster.num_gpus) if gpus else int(cluster.num_cpus))
+        scale = ScaleConfig(min_replicas=number, max_replicas=number)
     cpus = 1.0 if pool.cpus is None else pool.cpus
     return dataclasses.replace(pool, gpus=gpus, scale=scale, cpus=cpus)
 

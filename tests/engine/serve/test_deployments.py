@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import pytest
@@ -15,8 +16,10 @@ from hymotion_ray.config.serve import (
     ServeConfig,
     ServedModel,
 )
+from hymotion_ray.engine.cluster import ClusterInfo
 from hymotion_ray.engine.serve.app import bind
 from hymotion_ray.engine.serve.deployments import sampler_deployment
+from hymotion_ray.engine.serve.server import fit_to
 from hymotion_ray.errors import ConfigError
 
 PLACED = {"labels": ("pool=cpu",), "fallback": (("pool=spare", "zone=!a"),)}
@@ -50,3 +53,18 @@ def test_the_look_back_holds_a_whole_interval_of_metrics(delay: float) -> None:
     scaling = made._bound_deployment._deployment_config.autoscaling_config
     assert scaling.look_back_period_s > DEFAULT_METRICS_INTERVAL_S
     assert scaling.look_back_period_s <= 30.0
+
+
+def test_a_number_of_replicas_that_is_asked_for_is_kept() -> None:
+    here = ClusterInfo(num_cpus=8, total_cpus=10, num_gpus=0, num_nodes=1, started_here=True)
+    joined = dataclasses.replace(here, started_here=False)
+
+    def number(scale: ScaleConfig | None, cluster: ClusterInfo) -> int:
+        served = ServedModel(model="tiny", pools=(PoolConfig(scale=scale),))
+        settled = fit_to(ServeConfig(models=(served,)), cluster, check_models=False)
+        made = sampler_deployment(settled, served, settled.models[0].pools[0], "Sampler")
+        return made._bound_deployment.num_replicas
+
+    assert number(None, here) == 8
+    assert number(ScaleConfig(), here) == 1
+    assert number(None, joined) == 1

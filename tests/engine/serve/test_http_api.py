@@ -318,13 +318,14 @@ def test_a_second_pool_takes_over_when_the_first_dies(endpoint):
         )
         models = (ServedModel(model="unused", pools=pools_config),)
         async with endpoint(models=models) as (client, office, pools):
-            body = ASK | {"num_steps": 20}
+            body = ASK | {"num_steps": 40}
             asks = [
                 asyncio.create_task(client.post("/v1/motions", json=body | {"seeds": [n]}))
                 for n in range(4)
             ]
-            await asyncio.sleep(0.3)
-            assert all(pool.core.batcher.counts()[0] for pool in pools.values())
+            while not all(pool.core.batcher.counts()[0] for pool in pools.values()):
+                assert not all(ask.done() for ask in asks)
+                await asyncio.sleep(0.01)
             pools["fast"].lose()
             answers = [await ask for ask in asks]
             assert {a.status_code for a in answers} == {200}
