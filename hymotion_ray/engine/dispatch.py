@@ -39,8 +39,7 @@ SETUP_S = 900.0
 """Seconds that a process may load for, however short the watchdog's time is."""
 _NODES_EVERY_S = 2.0
 _SIGNS_EVERY_S = 5.0
-_TELL_WAITING_S = 30.0
-_END_S = 5.0
+_TELL_WAITING_S, _END_S = 30.0, 5.0
 
 
 @dataclass
@@ -205,6 +204,7 @@ class Dispatcher:
     ) -> Receipt | None:
         piece, failure = task.piece, receipt.failure
         self.stage_seconds.update(receipt.seconds)
+        pool.use.peak_bytes = max(pool.use.peak_bytes, receipt.peak_bytes)
         if failure is not None:
             self._failed(pool, worker, piece, failure)
             return None

@@ -61,6 +61,8 @@ class PoolUse:
     """Seconds that they had work at hand."""
     gpu_s: dict[str, float] = field(default_factory=dict)
     """Seconds times share of a GPU, by kind."""
+    peak_bytes: int = 0
+    """Memory of the fullest process (`peak.py`); those that have not ended count too."""
 
     def add(self, worker: Worker) -> None:
         """Count a worker that ends."""

@@ -42,6 +42,8 @@ class Receipt:
     """What went wrong, if anything."""
     finished: pa.Table | None = None
     """The items as the last stage of the pipeline left them; None after earlier stages."""
+    peak_bytes: int = 0
+    """The most memory that the process has taken so far."""
 
 
 class StageRunner:

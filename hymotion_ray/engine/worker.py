@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -27,6 +27,7 @@ from hymotion_ray.engine.device import (
     share_of_gpu,
     torch_memory,
 )
+from hymotion_ray.engine.peak import peak_bytes
 from hymotion_ray.engine.piece import Piece
 from hymotion_ray.engine.runner import Receipt, StageRunner
 from hymotion_ray.engine.stage import Stage
@@ -89,7 +90,8 @@ class StageWorker:
     @ray.method(num_returns=2)
     def run(self, row: pa.Table) -> tuple[pa.Table | None, Receipt]:
         """See `StageRunner.run`."""
-        return self._runner.run(row)
+        result, receipt = self._runner.run(row)
+        return result, replace(receipt, peak_bytes=peak_bytes())
 
     @ray.method(concurrency_group="signs")
     def sign(self) -> Sign:

@@ -7,6 +7,7 @@ the same form can be given instead, which is how a site plans with its own price
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -83,6 +84,19 @@ class Catalogue:
             "file given with --catalogue"
         )
 
+    def kind_of(self, device_name: str, memory_bytes: int) -> Gpu | None:
+        """The kind that devices call `device_name` (`NVIDIA A100-SXM4-80GB`); None if unknown.
+
+        Of kinds of one name, the one nearest in memory.
+        """
+        found = [gpu for gpu in self.gpus.values() if _is_called(gpu, device_name)]
+        # The longest name first: A100 is none of the A10s, and L40S no L4.
+        return min(
+            found,
+            key=lambda gpu: (-len(_family(gpu)), abs(gpu.memory_bytes - memory_bytes)),
+            default=None,
+        )
+
     def machines_with(self, gpu: str, *, spot: bool = False) -> list[Machine]:
         """Machines of one GPU kind that can be had, cheapest by GPU first."""
         found = [m for m in self.machines if m.gpu == gpu and m.retired is None]
@@ -100,6 +114,16 @@ class Catalogue:
                 if m.provider in self.spot_discounts
             ]
         return sorted(found, key=lambda m: m.usd_per_hour / m.num_gpus)
+
+
+def _family(gpu: Gpu) -> str:
+    """As devices say it: RTX 3080 for RTX3080-10G, A100 for A100-40."""
+    return re.sub(r"^RTX(?=\d)", "RTX ", gpu.name.upper().split("-")[0])
+
+
+def _is_called(gpu: Gpu, device_name: str) -> bool:
+    word = rf"(?<![A-Z0-9]){re.escape(_family(gpu))}(?![A-Z0-9])"
+    return re.search(word, device_name.upper()) is not None
 
 
 def load_catalogue(text: str | None = None) -> Catalogue:

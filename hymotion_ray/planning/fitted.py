@@ -82,6 +82,8 @@ class Speed:
     """How much slower products are in float32."""
     training_share: float
     """Of the product rate, in training."""
+    cpu_core_flops: float
+    """Operations a second of one core in float32; measured on one of 2 shared cores."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,15 @@ from typing import Any
 from hymotion_ray.config.fields import require
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.errors import ConfigError
+from hymotion_ray.planning.carried import SCHEMA, shape_of
 from hymotion_ray.planning.catalogue import Catalogue, Machine
 from hymotion_ray.planning.placement import Arrangement, Workload, arrange
 from hymotion_ray.planning.tables import memory_table, placement_table, reasons, settings
-from hymotion_ray.planning.training import choose, fits, training_tables
+from hymotion_ray.planning.training import choose, fits, training_settings, training_tables
 
 NUM_TOKENS = 36
 """Text tokens of a usual prompt of the releases' encoder."""
-_START_S = 120
+START_S = 120
 """Start of a cluster's processes and loading of weights, added once to a job."""
 
 
@@ -71,8 +72,10 @@ class Plan:
     def to_mapping(self) -> dict[str, Any]:
         """The plan as plain JSON."""
         return {
-            "schema": 1,
+            "schema": SCHEMA,
+            "work": "render",
             "model": self.request.model_name,
+            "network": shape_of(self.request.network),
             "gpus": dict(self.request.gpus),
             "clips": self.request.num_clips,
             "memory": memory_table(self.arrangement),
@@ -80,6 +83,7 @@ class Plan:
             "settings": settings(self.arrangement),
             "clips_per_s": round(self.arrangement.clips_per_s, 3),
             "hours": round(self.hours, 3),
+            "start_s": START_S,
             "cost": dict(self.cost),
             "reasons": reasons(self.arrangement, self.others),
             "alternatives": [dict(a) for a in self.alternatives],
@@ -87,7 +91,7 @@ class Plan:
                 "memory": "computed from shapes; the encoder's weights are public",
                 "clips_per_s": "computed: products and memory traffic, scaled from the rates "
                 "measured on one H200 by data-sheet figures",
-                "hours": f"computed; {_START_S} s of start-up included",
+                "hours": f"computed; {START_S} s of start-up included",
                 "cost": f"public prices of the catalogue of {self.catalogue_date}",
             },
         }
@@ -115,7 +119,7 @@ def make_plan(request: Request, catalogue: Catalogue) -> Plan:
     pool = {kind: (catalogue.gpu(kind), number) for kind, number in request.gpus.items()}
     work = _workload(request)
     best, *others = arrange(pool, work)
-    hours = (request.num_clips / best.clips_per_s + _START_S) / 3600
+    hours = (request.num_clips / best.clips_per_s + START_S) / 3600
     return Plan(
         request=request,
         arrangement=best,
@@ -136,7 +140,7 @@ def make_training_plan(request: Request, catalogue: Catalogue) -> dict[str, Any]
     chosen = choose(request.network, pool)
     memory, placement = training_tables(chosen, pool)
     rate = sum(fit.clips_per_s * pool[fit.gpu.name][1] for fit in chosen)
-    hours = (request.num_clips / rate + _START_S) / 3600
+    hours = (request.num_clips / rate + START_S) / 3600
     words = []
     for fit in chosen:
         options = fits(request.network, fit.gpu, sum(n for _, n in pool.values()))
@@ -150,15 +154,18 @@ def make_training_plan(request: Request, catalogue: Catalogue) -> dict[str, Any]
                 "(ZeRO splits what they hold), or one of 40 GB"
             )
     return {
-        "schema": 1,
+        "schema": SCHEMA,
+        "work": "train",
         "model": request.model_name,
+        "network": shape_of(request.network),
         "gpus": dict(request.gpus),
         "clips": request.num_clips,
         "memory": memory,
         "placement": placement,
-        "settings": {},
+        "settings": training_settings(chosen, pool),
         "clips_per_s": round(rate, 3),
         "hours": round(hours, 3),
+        "start_s": START_S,
         "cost": _cost(request, catalogue, hours),
         "reasons": words,
         "alternatives": [],
@@ -166,7 +173,7 @@ def make_training_plan(request: Request, catalogue: Catalogue) -> dict[str, Any]
             "memory": "computed from shapes",
             "clips_per_s": "computed: a fifth of the product rate, as the released network's eager "
             "steps were measured on an H200, scaled by data-sheet figures; perfect scaling assumed",
-            "hours": f"computed: each clip once; {_START_S} s of start-up included",
+            "hours": f"computed: each clip once; {START_S} s of start-up included",
             "cost": f"public prices of the catalogue of {catalogue.date}",
         },
     }

@@ -58,14 +58,11 @@ class CardPreset:
     window_bytes: int
     """Text rows computed ahead."""
 
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, float]:
         """The settings of `render` that carry the preset out."""
-        values = {"resources.rows": str(self.rows)}
-        if self.encoder == "cpu":
-            values["text.device"] = "cpu"
-        if self.encoder == "gpu":
-            values["resources.encoder_gpus"] = str(self.encoder_gpus)
-            values["resources.sampler_gpus"] = str(round(1 - self.encoder_gpus, 2))
+        values: dict[str, float] = {"resources.rows": self.rows}
+        if self.encoder != "none":
+            values["resources.encoder_gpus"] = self.encoder_gpus
         return values
 
 

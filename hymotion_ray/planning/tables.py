@@ -60,11 +60,9 @@ def placement_table(best: Arrangement) -> list[dict[str, Any]]:
 def settings(best: Arrangement) -> dict[str, Any]:
     """The settings of `render` that carry the plan out."""
     values: dict[str, Any] = {"resources.rows": min(s.rows for s in best.samplers)}
-    if best.encoder_place == "cpu":
-        values["text.device"] = "cpu"
-    elif best.encoder_place != "none":
+    if best.encoder_place != "none":
+        # What an encoder leaves of its card is its sampler's; the others have theirs to themselves.
         values["resources.encoder_gpus"] = best.encoder_share
-        values["resources.sampler_gpus"] = round(min(s.share for s in best.samplers), 2)
         if best.encoder_precision != "bfloat16":
             values["text.precision"] = best.encoder_precision
     return values

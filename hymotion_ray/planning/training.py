@@ -152,3 +152,19 @@ def training_tables(
         for fit in chosen
     ]
     return memory, placement
+
+
+def training_settings(
+    chosen: list[TrainingFit], pool: Mapping[str, tuple[Gpu, int]]
+) -> dict[str, Any]:
+    """The settings of `train` that carry the plan out: those of the card that holds least."""
+    least = min(chosen, key=lambda fit: fit.rows)
+    config = least.switches.config
+    return {
+        "parallel.strategy": config.strategy,
+        "parallel.gradient_checkpointing": config.gradient_checkpointing,
+        "parallel.precision": config.precision,
+        "parallel.lora_rank": config.lora_rank,
+        "micro_batch": least.rows,
+        "workers.num_workers": str(sum(number for _, number in pool.values())),
+    }

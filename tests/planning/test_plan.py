@@ -56,7 +56,7 @@ def test_the_large_encoder_sits_where_it_costs_least() -> None:
 def test_exact_encoders_come_before_quantised_ones() -> None:
     small = plan("RTX3080-10G:4")
     assert small["placement"][0]["gpu"] == "CPU"
-    assert small["settings"]["text.device"] == "cpu"
+    assert small["settings"]["resources.encoder_gpus"] == 0.0
     assert any("18 GiB" in reason for reason in small["reasons"])
 
 

@@ -22,6 +22,8 @@ from hymotion_ray.errors import ClusterError, OutputError
 from hymotion_ray.formats.atomic import Store
 
 _TOLD_FAILURES = 5
+_SAMPLES = ("sample", "render")
+"""Steps that hold a network."""
 
 
 @dataclass
@@ -120,6 +122,11 @@ class Computation:
         report.busy = busy_shares(dispatcher.pools)
         report.gpu_seconds = gpu_seconds(dispatcher.pools)
         report.cost = cost(report.gpu_seconds, self.config.resources.price_of)
+        if report.expected is not None:
+            peaks = [p.use.peak_bytes for p in dispatcher.pools if p.step.name in _SAMPLES]
+            report.planned = report.expected.beside(
+                clips=progress.done, seconds=progress.seconds, memory_bytes=max(peaks, default=0)
+            )
         sentences = [*laggards(dispatcher.ended), waiting_words(report.busy)]
         for sentence in filter(None, sentences):
             self.say(sentence)

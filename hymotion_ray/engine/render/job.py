@@ -12,13 +12,19 @@ from pathlib import Path
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine import faults
-from hymotion_ray.engine.cards import card_bytes
+from hymotion_ray.engine.cards import Card, cards
 from hymotion_ray.engine.cluster import ClusterInfo, connect
 from hymotion_ray.engine.dispatch import Dispatcher
 from hymotion_ray.engine.lease import Lease, LeaseCheck
 from hymotion_ray.engine.manifest import remove_replaced
 from hymotion_ray.engine.nodes import living_nodes
 from hymotion_ray.engine.pool import Step
+from hymotion_ray.engine.render.carried import (
+    carried_out,
+    expected_of,
+    require_cluster,
+    warned,
+)
 from hymotion_ray.engine.render.closing import Merger, close_folder
 from hymotion_ray.engine.render.compute import Computation
 from hymotion_ray.engine.render.extend import Extension
@@ -45,6 +51,8 @@ from hymotion_ray.errors import OutputError
 from hymotion_ray.formats.atomic import Store, open_store
 from hymotion_ray.formats.motions import check_formats
 from hymotion_ray.motion.decode import Decoder
+from hymotion_ray.planning.carried import Expected, PlanFile
+from hymotion_ray.planning.presets import CardPreset
 
 HASH_FOLDERS_ABOVE = 10_000
 """Clips in a folder above which files are spread over 256 sub-folders."""
@@ -66,14 +74,16 @@ def run_job(
     try:
         existing_folder(store)  # refused before anything is written there
         model = ModelInfo.read(config)
+        config, plan, preset = carried_out(config, model)
         with (
             Lease(store, say) as lease,
             tempfile.TemporaryDirectory(prefix="hymotion-ray-") as scratch,
             Worklist(Path(scratch) / "work.sqlite", config.best_of) as worklist,
         ):
             Job(
-                config, store, model, lease, worklist, Path(scratch), build_steps, report, say
-            ).run()
+                config, store, model, lease, worklist, Path(scratch), build_steps, report, say,
+                plan, preset,
+            ).run()  # fmt: skip
     except KeyboardInterrupt:
         report.interrupted = True
     except sqlite3.OperationalError as error:
@@ -97,8 +107,13 @@ class Job:
     build_steps: BuildSteps
     report: JobReport
     say: Callable[[str], None]
+    plan: PlanFile | None = None
+    """The plan that was given."""
+    preset: CardPreset | None = None
+    """The card whose limits are kept."""
 
     def __post_init__(self) -> None:
+        self._cards: list[Card] = []
         self._num_stale = 0
         self._shares: Shares | None = None
         self._suspects = Suspects(self.store)
@@ -128,7 +143,8 @@ class Job:
         self._suspects.add(self.lease.left_running)
         self._num_stale = read_done(self.store, self.worklist)
         rewrite = RewriteStage(self.config.rewrite, self.store, self.worklist)
-        rows = prompt_rows(self.config, self.model.config.train_frames, self.say)
+        most = min(self.model.config.train_frames, self.preset.max_frames if self.preset else 10**9)
+        rows = warned(prompt_rows(self.config, most, self.say), self.preset, self.say)
         path = self.scratch / "rejects.jsonl"
         with path.open("w", encoding="utf-8") as sink:
             self.report.counts = make_plan(
@@ -146,6 +162,10 @@ class Job:
             return
         with connect(self.config.address) as cluster:
             has_gpus = wants_gpus(self.config.resources, cluster)
+            if has_gpus:
+                self._cards = cards(living_nodes())
+            if self.plan is not None:
+                require_cluster(self.plan, cluster, self._cards)
             if has_gpus and self.worklist.num_work:
                 self._shares = self._divided()
             folder, stages = self._begin(earlier, has_gpus, rejects)
@@ -160,7 +180,8 @@ class Job:
     ) -> tuple[Folder, StageSettings]:
         if earlier is None:
             cell = self.config.exact_cell
-            grid = Grid.of_one(cell, "cuda" if has_gpus else "cpu") if cell else self._fitted_grid(has_gpus)
+            kind = "cuda" if has_gpus else "cpu"
+            grid = Grid.of_one(cell, kind) if cell else self._fitted_grid(has_gpus)
             folder = Folder(settings=self.model.folder_settings(self.config), grid=grid)
         else:
             folder = earlier
@@ -176,10 +197,11 @@ class Job:
         """How encoder and samplers divide the GPUs; None where that is given or unknown."""
         resources, model = self.config.resources, self.model.config
         given = resources.encoder_gpus is not None or resources.sampler_gpus is not None
-        if given or model.text.kind == "static" or not (cards := card_bytes(living_nodes())):
+        sizes = [card.num_bytes for card in self._cards]
+        if given or model.text.kind == "static" or not sizes:
             return None
         weights = self.model.encoder_weights
-        shares = divide(model.network, self.config.text, self.config.precision, cards, weights)
+        shares = divide(model.network, self.config.text, self.config.precision, sizes, weights)
         self.say(shares.words)
         return shares
 
@@ -216,6 +238,7 @@ class Job:
             encoder_weights=self.model.encoder_weights,
             network_weights=self.model.network_weights,
         )
+        self.report.expected = self._expected(cluster, stages.grid, placement)
         steps = self.build_steps(stages, self.model.decoder, self.lease.check, placement)
         dispatcher = Dispatcher(
             steps,
@@ -233,6 +256,15 @@ class Job:
             self.worklist.chunks(stages.grid, self.model.config.train_frames),
             self.worklist.suspects(),
         )
+
+    def _expected(self, cluster: ClusterInfo, grid: Grid, placement: Placement) -> Expected | None:
+        if self.plan is not None:
+            return self.plan.expected
+        num_samplers = placement.samplers(living_nodes())[0]
+        return expected_of(
+            self.config, self.model, cluster, self._cards, placement, grid,
+            self.worklist.histogram(), num_samplers,
+        )  # fmt: skip
 
     def _export(self, cluster: ClusterInfo, stages: StageSettings) -> None:
         """Give finished clips the formats that they lack."""

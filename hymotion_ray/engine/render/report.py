@@ -7,6 +7,7 @@ from typing import Any
 
 from hymotion_ray.engine.progress import duration_words
 from hymotion_ray.engine.render.plan import PlanCounts
+from hymotion_ray.planning.carried import Expected, words_beside
 
 _INTERRUPTED = 130
 
@@ -34,6 +35,10 @@ class JobReport:
     """GPU time by kind, shares of GPUs counted as such."""
     cost: float | None = None
     """Price of the GPU time, where prices are known."""
+    expected: Expected | None = None
+    """What was expected of the run before it began."""
+    planned: dict[str, Any] | None = None
+    """Predicted beside actual time, memory and cost (`planning.carried`)."""
     page: str | None = None
     stopped: str | None = None
     """Why the job stopped before its end."""
@@ -68,6 +73,8 @@ class JobReport:
             f"{self.done} clips rendered, {self.counts.done} done before, {self.failed} failed,"
             f" {self.counts.rejected} prompts rejected, in {duration_words(self.seconds)}"
         ]
+        if self.planned is not None:
+            lines.append(words_beside(self.planned))
         if self.stopped:
             lines.append(f"stopped: {self.stopped}")
         return "\n".join([*lines, self.page or self.out])
@@ -92,6 +99,7 @@ class JobReport:
             "busy": {name: round(share, 3) for name, share in self.busy.items()},
             "gpu_seconds": {kind: round(s, 1) for kind, s in self.gpu_seconds.items()},
             "cost": None if self.cost is None else round(self.cost, 2),
+            "planned": self.planned,
             "processes": self.mishaps,
             "out": self.out,
             "page": self.page,
