@@ -2,7 +2,9 @@
 
 Random weights of the released 1.0B shape, 5 s clips, 36 text tokens, 50 Euler steps, guidance 5.
 Dense is the reference's way on the same modules: all 360 frames, all 128 tokens, text again for
-every row and step. Modes: eager, and compiled blocks (`--compile`). Prints one JSON line.
+every row and step. Ways of ours: `fused` (the kernels and graphs that jobs use), `plain` (plain
+torch, as where the kernels cannot serve), `compiled` (plain, each block compiled). Prints one JSON
+line, and `--profile` the kernels of one step.
 
     python benchmarks/bench_gpu.py --out benchmarks/results/h200-DATE.json
 """
@@ -22,9 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from hymotion_ray.config import Grid, SamplingConfig
+from hymotion_ray.config.grid import GPU_TEXT_ROWS
 from hymotion_ray.config.releases import TRAIN_FRAMES, released_network
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.model import MotionMMDiT
+from hymotion_ray.model.fused.choose import fused_or_plain, why_plain
 from hymotion_ray.planning.flops import motion_flops, text_flops
 
 NUM_FRAMES, NUM_TOKENS, PADDED_TOKENS = 150, 36, 128
@@ -40,6 +44,7 @@ KEYS = (
     "four_seeds_s",
     "long_clips_per_s",
     "peak_gib_64_rows",
+    "peak_gib_16_rows",
     "bf16_rel_error",
     "mode",
     "commit",
@@ -59,7 +64,7 @@ def random_network(device: torch.device) -> MotionMMDiT:
     return network.requires_grad_(False).eval()
 
 
-def make_sampler(network: MotionMMDiT, rows: int, text_rows: int) -> Sampler:
+def make_sampler(network: Any, rows: int, text_rows: int) -> Sampler:
     """A sampler whose token cell is just right for the prompts here."""
     generator = torch.Generator().manual_seed(1)
     return Sampler(
@@ -118,14 +123,22 @@ def floor_seconds(sampler: Sampler, rate: float) -> float:
 @click.command()
 @click.option("--steps", default=50, show_default=True, help="Euler steps.")
 @click.option("--repeats", default=3, show_default=True, help="Counted runs of each figure.")
-@click.option("--compile", "compiled", is_flag=True, help="Compile the blocks' motion half.")
+@click.option(
+    "--way",
+    type=click.Choice(["fused", "plain", "compiled"]),
+    default="fused",
+    show_default=True,
+    help="How the network is computed.",
+)
+@click.option("--profile", is_flag=True, help="Print the kernels of one step at 64 rows.")
 @click.option("--skip-dense", is_flag=True, help="Leave the reference way out.")
 @click.option("--commit", "commit_name", help="The commit measured; without: asked of git.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the JSON here too.")
 def main(
     steps: int,
     repeats: int,
-    compiled: bool,
+    way: str,
+    profile: bool,
     skip_dense: bool,
     commit_name: str | None,
     out: Path | None,
@@ -143,23 +156,20 @@ def main(
         results["dense_4_seeds_fp32_clips_per_s"] = round(4 / seconds, 3)
     tokens40 = condition(4, 40)
     want = make_sampler(exact, 4, 32).sample(*tokens40, mix(4, 1), sampling)
-    network = exact.to(torch.bfloat16)
-    if compiled:
-        torch._dynamo.config.recompile_limit = 64
-        for block in (*network.double_blocks, *network.single_blocks):
-            block.motion = torch.compile(block.motion, dynamic=False)
-            block.text = torch.compile(block.text, dynamic=False)
+    plain = exact.to(torch.bfloat16)
+    network = in_way(plain, way)
     got = make_sampler(network, 4, 32).sample(*tokens40, mix(4, 1), sampling)
     error = (torch.cat(got) - torch.cat(want)).norm() / torch.cat(want).norm()
     results["bf16_rel_error"] = round(float(error), 5)
     if not skip_dense:
-        dense = make_sampler(network, 32, 32)
+        dense = make_sampler(plain, 32, 32)
         many = condition(32, PADDED_TOKENS)
         seconds = median_seconds(lambda: dense.sample_dense(*many, mix(32, 1), sampling), 1)
         results["dense_32_rows_bf16_clips_per_s"] = round(32 / seconds, 3)
     for name, rows in (("64x1", mix(64, 1)), ("16x4", mix(16, 4))):
-        sampler = make_sampler(network, 64, 64)
+        sampler = make_sampler(network, 64, GPU_TEXT_ROWS)
         given = condition(len({row.prompt for row in rows}), 40)
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
         def bulk(sampler: Sampler = sampler, rows: list[Row] = rows, given=given) -> None:
@@ -171,26 +181,37 @@ def main(
         floor = floor_seconds(sampler, rate)
         results[f"bulk_{name}_fraction_of_floor"] = round(floor / seconds, 3)
         results[f"peak_gib_64_rows_{name}"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    del sampler
+    sampler = make_sampler(network, 16, GPU_TEXT_ROWS)
+    given, few = condition(16, 40), mix(16, 1)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    results["bulk_16x1_clips_per_s"] = round(
+        16 / median_seconds(lambda: sampler.sample(*given, few, sampling), repeats), 2
+    )
+    results["peak_gib_16_rows"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     for name, rows in (("one_clip_s", mix(1, 1)), ("four_seeds_s", mix(1, 4))):
-        sampler = make_sampler(network, len(rows), 64)
+        sampler = make_sampler(network, len(rows), GPU_TEXT_ROWS)
         given = condition(1, 40)
         results[name] = round(
             median_seconds(lambda s=sampler, r=rows, g=given: s.sample(*g, r, sampling), repeats),
             4,
         )
     long_rows = mix(32, 1, TRAIN_FRAMES)
-    sampler = make_sampler(network, 32, 64)
+    sampler = make_sampler(network, 32, GPU_TEXT_ROWS)
     given = condition(32, 40)
     seconds = median_seconds(lambda: sampler.sample(*given, long_rows, sampling), 1)
     results["long_clips_per_s"] = round(32 / seconds, 2)
     results |= {
         "mode": "exact",
-        "compiled": compiled,
+        "way": way,
         "device": torch.cuda.get_device_name(),
         "commit": commit_name or commit(),
-        "command": "python benchmarks/bench_gpu.py" + (" --compile" if compiled else ""),
+        "command": "python benchmarks/bench_gpu.py" + ("" if way == "fused" else f" --way {way}"),
         "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
     }
+    if profile:
+        click.echo(profile_of_step(network))
     results["bulk_fraction_of_floor"] = results["bulk_64x1_fraction_of_floor"]
     results["peak_gib_64_rows"] = results["peak_gib_64_rows_64x1"]
     if not skip_dense:
@@ -200,6 +221,30 @@ def main(
     if out is not None:
         kept = {name: results[name] for name in KEYS if name in results}
         out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def in_way(network: MotionMMDiT, way: str) -> Any:
+    """`network` as the way computes it."""
+    if way == "fused":
+        assert why_plain(network) is None, why_plain(network)
+        return fused_or_plain(network)
+    if way == "compiled":
+        torch._dynamo.config.recompile_limit = 64  # type: ignore[attr-defined]
+        for block in (*network.double_blocks, *network.single_blocks):
+            block.motion = torch.compile(block.motion, dynamic=False)  # type: ignore[method-assign]
+            block.text = torch.compile(block.text, dynamic=False)  # type: ignore[method-assign]
+    return network
+
+
+def profile_of_step(network: Any) -> str:
+    """Kernels of two Euler steps of 64 rows, by time."""
+    sampler = make_sampler(network, 64, GPU_TEXT_ROWS)
+    given, rows, two = condition(16, 40), mix(16, 4), SamplingConfig(num_steps=2)
+    sampler.sample(*given, rows, two)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
+        sampler.sample(*given, rows, two)
+        torch.cuda.synchronize()
+    return str(recorded.key_averages().table(sort_by="self_cuda_time_total", row_limit=25))
 
 
 def commit() -> str:

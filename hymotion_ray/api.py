@@ -26,6 +26,7 @@ from hymotion_ray.formats.models.checkpoint import Checkpoint, read_model
 from hymotion_ray.formats.models.locate import model_folder
 from hymotion_ray.formats.motions import load_motion, save_motion
 from hymotion_ray.formats.prompts import PromptTable, read_prompts
+from hymotion_ray.model.fused.choose import fused_or_plain
 from hymotion_ray.model.mmdit import MotionMMDiT
 from hymotion_ray.model.precision import device_precision, set_precision
 from hymotion_ray.motion.decode import Decoder
@@ -34,6 +35,7 @@ from hymotion_ray.motion.skeleton import Skeleton, generic_skeleton
 from hymotion_ray.text.condition import TextCondition
 
 if TYPE_CHECKING:
+    from hymotion_ray.model.fused.network import FusedMMDiT
     from hymotion_ray.text.encoder import TextEncoder
 
 __all__ = [
@@ -95,6 +97,11 @@ class Model:
         return self.checkpoint.skeleton or generic_skeleton()
 
     @cached_property
+    def _sampling_network(self) -> MotionMMDiT | FusedMMDiT:
+        """The network as samplers use it: on fused kernels where they can serve it."""
+        return fused_or_plain(self.network)
+
+    @cached_property
     def sampler(self) -> Sampler:
         """The sampler over the default grid."""
         return self.new_sampler()
@@ -131,7 +138,7 @@ class Model:
         for the same seed. `ConfigError` where the model is on none.
         """
         return Sampler(
-            self.network,
+            self._sampling_network,
             null_vector=self.checkpoint.null_vtxt_feat,
             null_context=self.checkpoint.null_ctxt_input,
             train_frames=self.config.train_frames,

@@ -27,7 +27,7 @@ MAY_USE = {
     "config": set(),
     "planning": set(),
     "motion": MATHS,
-    "model": MATHS,
+    "model": MATHS | {"triton"},
     "flow": MATHS,
     "text": {"torch", "numpy", "tokenizers", "transformers", "httpx", "safetensors"},
     "formats": MATHS

@@ -7,7 +7,7 @@ padded to one cell of a small grid, chosen from the clip's own length and token 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hymotion_ray.config.fields import require
 from hymotion_ray.errors import ConfigError
@@ -39,6 +39,10 @@ class GridCell:
         return cls(rows=rows, frames=frames, tokens=tokens)
 
 
+GPU_ROWS, GPU_TEXT_ROWS = 64, 128
+"""Rows a call that fill a large GPU; smaller calls leave it idle."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """Which cells there are."""
@@ -64,9 +68,17 @@ class Grid:
         )
 
     @classmethod
-    def of_one(cls, cell: GridCell) -> Grid:
+    def on_device(cls, device: str, rows: int | None = None) -> Grid:
+        """The default grid on `cuda` or another device; `rows` None: as many as usual."""
+        if device != "cuda":
+            return cls() if rows is None else cls(rows=rows)
+        return cls(rows=GPU_ROWS if rows is None else rows, text_rows=GPU_TEXT_ROWS)
+
+    @classmethod
+    def of_one(cls, cell: GridCell, device: str = "cpu") -> Grid:
         """The grid that has no other cell for what fits into `cell`."""
-        return cls(rows=cell.rows, frame_step=cell.frames, token_cells=(cell.tokens,))
+        usual = cls.on_device(device, cell.rows)
+        return replace(usual, frame_step=cell.frames, token_cells=(cell.tokens,))
 
     def cell(self, num_frames: int, num_tokens: int, train_frames: int) -> GridCell:
         """The cell of a clip of `num_frames` frames under a prompt of `num_tokens` tokens."""

@@ -8,6 +8,7 @@ Shapes: T text rows (pairs of prompt and time), B motion rows, L frames, N text 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Protocol
 
 import torch
@@ -21,15 +22,30 @@ class TextRows(Protocol):
     def num_bytes(self) -> int:
         """Memory of all rows."""
 
+    def __len__(self) -> int:
+        """How many rows there are."""
+
     def rows(self, index: Tensor) -> TextRows:
         """The rows at `index`, copied."""
+
+    @property
+    def key(self) -> Hashable:
+        """Where their memory lies, and its shape."""
+
+    def pick(self, index: Tensor) -> TextRows:
+        """The rows at `index`, to be read before the next `write`; copied or not."""
 
     def write(self, index: Tensor, source: Any) -> None:
         """Overwrite the rows at `index` with the first rows of `source`."""
 
 
 class Network(Protocol):
-    """A velocity network whose text half does not depend on the motion."""
+    """A velocity network whose text half does not depend on the motion.
+
+    One with a true attribute `replays` reads nothing back to the host in `motion_stream` and gives
+    layouts that know `clone` and `copy_`: its calls are captured in CUDA graphs. One with a method
+    `text_stream_into(rows, index, ...)` writes the text half where it is wanted, without a copy.
+    """
 
     train_frames: int
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from hymotion_ray.config.sampling import NoiseSource, SamplingConfig
 from hymotion_ray.errors import ConfigError, SamplingError
 from hymotion_ray.flow.conditions import Conditions, prepare_conditions
 from hymotion_ray.flow.dense import sample_dense
-from hymotion_ray.flow.guidance import guide, needs_null
+from hymotion_ray.flow.guidance import needs_null
 from hymotion_ray.flow.network import Network
 from hymotion_ray.flow.path import noise
 from hymotion_ray.flow.plan import Batch, Row, check_rows, group_batches, plan_batches
@@ -35,6 +36,7 @@ from hymotion_ray.flow.text_window import (
     count_branches,
     null_branches,
 )
+from hymotion_ray.flow.velocity import GuidedVelocity
 from hymotion_ray.flow.work import Work
 
 OnStep = Callable[[int, int], None]
@@ -56,6 +58,8 @@ class _Run:
     """Frames of each motion row, in the order of `branches`."""
     num_tokens: Tensor
     """Text tokens of each motion row."""
+    scale: Tensor | None
+    """Guidance scale (B, 1, 1) fp32; None without guidance."""
 
 
 class Sampler:
@@ -106,6 +110,7 @@ class Sampler:
         self.text_window_bytes = text_window_bytes or default_window_bytes(network.device)
         self.null_cache_bytes = null_cache_bytes
         self.work = Work()
+        self.velocity = GuidedVelocity(network)
         self.text = TextHalf(
             network, null_vector, null_context, self.grid.text_rows, null_cache_bytes, self.work
         )
@@ -158,11 +163,14 @@ class Sampler:
         groups = group_batches(batches, rows, partial(self._max_prompts, sampling))
         tick = _counter(on_step, len(batches) * sampling.num_steps)
         latents: dict[int, Tensor] = {}
+        running: list[_Run] = []
         for group in groups:
-            for run in self._integrate(group, conditions, rows, sampling, tick):
-                x = run.x.cpu()
-                for place, i in enumerate(run.batch.indices):
-                    latents[i] = x[place, : rows[i].num_frames].clone()
+            # A device computes behind the host's back: the next group is drawn and queued before
+            # the last one's results are waited for.
+            queued = self._integrate(group, conditions, rows, sampling, tick)
+            _collect(running, rows, latents)
+            running = queued
+        _collect(running, rows, latents)
         results = [latents[i] for i in range(len(rows))]
         if check:
             raise_if_nonfinite(results, rows)
@@ -180,32 +188,35 @@ class Sampler:
         prompts = list(dict.fromkeys(rows[i].prompt for b in group for i in b.indices))
         cell, null = group[0].cell, self._null_kind(sampling)
         conditions = all_conditions.select(prompts, cell.tokens)
-        runs = [self._start(batch, conditions, prompts, rows, null) for batch in group]
+        scale = sampling.guidance_scale if null != "none" else None
+        runs: list[_Run] = []
         steps = solver_steps(sampling.method, sampling.num_steps)
         steps_per_window = self._steps_per_window(len(prompts), cell, sampling)
         window = None
         for first in range(0, len(steps), steps_per_window):
             ahead = steps[first : first + steps_per_window]
             window = self.text.window(conditions, stage_times(ahead), null, window)
+            if not runs:
+                # Drawn while the device is at the text.
+                runs = [self._start(b, conditions, prompts, rows, null, scale) for b in group]
             for run in runs:
                 layout = self.network.motion_layout(
                     run.num_frames, run.num_tokens, cell.frames, cell.tokens
                 )
-                velocity = partial(self._velocity, run, window, layout, sampling.guidance_scale)
+                velocity = partial(self._velocity, run, window, layout)
                 for step in ahead:
                     run.x = advance(velocity, run.x, step)
                     tick()
         return runs
 
     def _velocity(
-        self, run: _Run, window: TextWindow, layout: Any, scale: float, x_BLF: Tensor, t: float
+        self, run: _Run, window: TextWindow, layout: Any, x_BLF: Tensor, t: float
     ) -> Tensor:
         """The guided velocity (B, L, 201) fp32 of a batch at time t."""
-        x = x_BLF.repeat(2, 1, 1) if needs_null(scale) else x_BLF
         cell = run.batch.cell
-        self.work.count_motion(len(x), cell.frames, cell.tokens)
-        v = self.network.motion_stream(x, window.at(t, run.branches), layout).float()
-        return guide(v, scale) if needs_null(scale) else v
+        self.work.count_motion(len(run.branches), cell.frames, cell.tokens)
+        index = window.places(t, run.branches)
+        return self.velocity(x_BLF, window.rows, index, layout, run.scale)
 
     def _start(
         self,
@@ -214,13 +225,12 @@ class Sampler:
         prompts: Sequence[int],
         rows: Sequence[Row],
         null: NullKind,
+        scale: float | None,
     ) -> _Run:
         """A batch at t = 0: its noise, its branches and its lengths."""
         device, cell = self.network.device, batch.cell
         members = [rows[i] for i in batch.padded_indices]
-        whole = self.network.train_frames
-        drawn = [noise(r.seed, whole, self._noise_device)[: cell.frames] for r in members]
-        x = torch.stack(drawn)
+        x = self._noise([row.seed for row in members])[:, : cell.frames]
         branches = torch.tensor([prompts.index(r.prompt) for r in members], device=device)
         num_frames = torch.tensor([r.num_frames for r in members], device=device)
         num_tokens = conditions.length[branches]
@@ -228,7 +238,16 @@ class Sampler:
             nulls = null_branches(branches, len(conditions), null)
             branches = torch.cat((branches, nulls))
             num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
-        return _Run(batch, x.to(device), branches, num_frames, num_tokens)
+        scales = None if scale is None else torch.full((len(x), 1, 1), scale, device=device)
+        return _Run(batch, _to_device(x, device), branches, num_frames, num_tokens, scales)
+
+    def _noise(self, seeds: Sequence[int]) -> Tensor:
+        """Noise of the whole training window for each of `seeds`, equal ones drawn once."""
+        draw = partial(noise, train_frames=self.network.train_frames, device=self._noise_device)
+        distinct = list(dict.fromkeys(seeds))
+        with ThreadPoolExecutor(min(8, len(distinct))) as threads:
+            drawn = dict(zip(distinct, threads.map(draw, distinct), strict=True))
+        return torch.stack([drawn[seed] for seed in seeds])
 
     def _null_kind(self, sampling: SamplingConfig) -> NullKind:
         if not needs_null(sampling.guidance_scale):
@@ -248,8 +267,18 @@ class Sampler:
 
     def _steps_per_window(self, num_prompts: int, cell: GridCell, sampling: SamplingConfig) -> int:
         stages = len(solver_steps(sampling.method, 1)[0].times)
-        branches = count_branches(num_prompts, self._null_kind(sampling))
-        return max(1, self._text_rows_in_window(cell) // (stages * branches))
+        null = self._null_kind(sampling)
+        branches = count_branches(num_prompts, null)
+        most = max(1, self._text_rows_in_window(cell) // (stages * branches))
+        most = min(most, sampling.num_steps)
+        pairs_a_step = stages * (branches - (null == "null_text"))
+
+        def filled(num_steps: int) -> tuple[float, int]:
+            """How full the text calls of such a window are; of equal ones the longer."""
+            pairs = num_steps * pairs_a_step
+            return pairs / -(-pairs // self.grid.text_rows), num_steps
+
+        return max(range(1, most + 1), key=filled)
 
     def sample_dense(
         self,
@@ -277,6 +306,21 @@ class Sampler:
         return results
 
 
+def _collect(runs: Sequence[_Run], rows: Sequence[Row], latents: dict[int, Tensor]) -> None:
+    """Wait for `runs`, and put each of their rows into `latents`, on the CPU."""
+    for run in runs:
+        x = run.x.cpu()
+        for place, i in enumerate(run.batch.indices):
+            latents[i] = x[place, : rows[i].num_frames].clone()
+
+
+def _to_device(x: Tensor, device: torch.device) -> Tensor:
+    """`x` on the device; a copy from pinned memory does not wait for what the device is at."""
+    if device.type == "cuda" and not x.is_cuda:
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
+
+
 def nonfinite_rows(latents: Sequence[Tensor]) -> list[int]:
     """Indices of the latents that hold a NaN or an infinity."""
     return [i for i, latent in enumerate(latents) if not bool(torch.isfinite(latent).all())]
@@ -295,9 +339,9 @@ def raise_if_nonfinite(latents: Sequence[Tensor], rows: Sequence[Row]) -> None:
 
 
 def default_window_bytes(device: torch.device) -> int:
-    """Memory for text rows ahead: a sixteenth of a GPU's, at most 2 GiB; 256 MiB on CPU."""
+    """Memory for text rows ahead: a sixteenth of a GPU's, at most 1.5 GiB; 256 MiB on CPU."""
     if device.type == "cuda":
-        return min(torch.cuda.get_device_properties(device).total_memory // 16, 2 * 2**30)
+        return min(torch.cuda.get_device_properties(device).total_memory // 16, 3 * 2**29)
     return 256 * 2**20
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from hymotion_ray.config.grid import GridCell
 from hymotion_ray.config.sampling import Method, SamplingConfig
 from hymotion_ray.flow.conditions import Conditions, prepare_conditions
-from hymotion_ray.flow.guidance import guide, needs_null
+from hymotion_ray.flow.guidance import needs_null
 from hymotion_ray.flow.path import noise
 from hymotion_ray.flow.plan import Row, check_rows
 from hymotion_ray.flow.sampler import Sampler
@@ -206,11 +206,9 @@ class CellRun:
         now += [(null, t) for (_, null), t in pairs if null is not None]
         places = self._shelf.places(now, self._ahead())
         index = torch.tensor(places, dtype=torch.int64, device=x_BLF.device)
-        x = x_BLF.repeat(2, 1, 1) if self.kind.guided else x_BLF
-        self.sampler.work.count_motion(len(x), cell.frames, cell.tokens)
-        text = self._shelf.rows.rows(index)
-        v = self.sampler.network.motion_stream(x, text, self._layout).float()
-        return guide(v, self._scale) if self.kind.guided else v
+        self.sampler.work.count_motion(len(places), cell.frames, cell.tokens)
+        scale = self._scale if self.kind.guided else None
+        return self.sampler.velocity(x_BLF, self._shelf.rows, index, self._layout, scale)
 
     def _ahead(self) -> Iterator[tuple[Branch, float]]:
         """Pairs of branch and time that the steps after this one will want, the soonest first."""

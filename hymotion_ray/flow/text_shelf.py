@@ -14,7 +14,7 @@ import torch
 
 from hymotion_ray.flow.conditions import Conditions
 from hymotion_ray.flow.network import TextRows
-from hymotion_ray.flow.text_window import TextHalf
+from hymotion_ray.flow.text_window import TextHalf, TextInputs
 
 _Key = tuple[Hashable, float]
 NULL: Hashable = ("the learned null text",)
@@ -74,10 +74,12 @@ class TextShelf:
         self._make_room(len(nulls) + len(texts), kept, set(wanted))
         for start in range(0, len(texts), self._text.rows_per_call):
             part = texts[start : start + self._text.rows_per_call]
-            self.rows.write(self._take(part), self._call([(wanted[key], key[1]) for key in part]))
+            inputs = self._inputs([(wanted[key], key[1]) for key in part])
+            self._text.write(self.rows, self._take(part), inputs)
         for t, one_token in self._text.null_at([t for _, t in nulls]).items():
             row = self._text.network.repeat_token(one_token, self._num_tokens)
-            self.rows.write(self._take([(NULL, t)]), row)
+            device = self._text.network.device
+            self.rows.write(torch.tensor(self._take([(NULL, t)]), device=device), row)
 
     def _make_room(self, number: int, kept: set[_Key], needed: set[_Key]) -> None:
         """Free places: first of rows that nobody will want soon, then of rows not wanted now."""
@@ -88,14 +90,13 @@ class TextShelf:
                 self._free.append(self._place.pop(key))
         assert len(self._free) >= number, "the shelf is smaller than one step's rows"
 
-    def _take(self, keys: Sequence[_Key]) -> torch.Tensor:
+    def _take(self, keys: Sequence[_Key]) -> list[int]:
         for key in keys:
             self._place[key] = self._free.pop()
-        places = [self._place[key] for key in keys]
-        return torch.tensor(places, dtype=torch.int64, device=self._text.network.device)
+        return [self._place[key] for key in keys]
 
-    def _call(self, pairs: Sequence[tuple[Branch, float]]) -> TextRows:
-        """One call of exactly `rows_per_call` rows: `pairs`, the first one repeated after them."""
+    def _inputs(self, pairs: Sequence[tuple[Branch, float]]) -> TextInputs:
+        """Of exactly `rows_per_call` rows: `pairs`, the first one repeated after them."""
         full = [*pairs, *[pairs[0]] * (self._text.rows_per_call - len(pairs))]
         conditions = [branch.condition for branch, _ in full]
         assert None not in conditions
@@ -103,11 +104,9 @@ class TextShelf:
         times = torch.tensor(
             [t for _, t in full], dtype=torch.float32, device=self._text.network.device
         )
-        self._text.work.count_text(len(full), self._num_tokens)
-        rows: TextRows = self._text.network.text_stream(
+        return (
             torch.cat([c.context for c in held]),
             torch.cat([c.vector for c in held]),
             times,
             torch.cat([c.length for c in held]),
         )
-        return rows

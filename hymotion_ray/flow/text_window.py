@@ -21,6 +21,9 @@ from hymotion_ray.flow.conditions import Conditions, null_condition
 from hymotion_ray.flow.network import Network, TextRows
 from hymotion_ray.flow.work import Work
 
+TextInputs = tuple[Tensor, Tensor, Tensor, Tensor]
+"""context (T, N, C), vector (T, 1, V), t (T,) and context length (T,) of one call."""
+
 NullKind = Literal["none", "null_text", "own_context"]
 """No null branch; the learned null text; or the prompt's own context under the null vector."""
 
@@ -45,9 +48,9 @@ class TextWindow:
     first: dict[float, int]
     """Where each time's rows begin."""
 
-    def at(self, t: float, branches: Tensor) -> TextRows:
-        """The rows of `branches` (int64, on the network's device) at time t, copied."""
-        return self.rows.rows(self.first[t] + branches)
+    def places(self, t: float, branches: Tensor) -> Tensor:
+        """Where the rows of `branches` (int64, on the network's device) at time t stand."""
+        return self.first[t] + branches
 
 
 class TextHalf:
@@ -68,6 +71,7 @@ class TextHalf:
         self.null_cache_bytes = null_cache_bytes
         self.work = work
         self._null_rows: dict[float, TextRows] = {}
+        self._room: tuple[int, TextRows] | None = None
 
     def window(
         self,
@@ -76,46 +80,75 @@ class TextHalf:
         null: NullKind,
         previous: TextWindow | None,
     ) -> TextWindow:
-        """Text rows of all branches at `times`; what `previous` holds of them is taken over."""
+        """Text rows of all branches at `times`; what `previous` holds of them is taken over.
+
+        Windows share their memory: `previous` is not to be used any more.
+        """
         num_branches = count_branches(len(conditions), null)
         if null == "own_context":
             conditions = conditions.with_null_vectors(self.null.vector)
         first = {t: i * num_branches for i, t in enumerate(times)}
         new = [t for t in times if previous is None or t not in previous.first]
         num_tokens = conditions.context.shape[1]
-        rows = self.network.empty_text_rows(len(times) * num_branches, num_tokens)
+        every = self._index(range(num_branches))
+        kept = {}
+        if previous is not None:
+            for t in first.keys() - set(new):
+                kept[t] = previous.rows.rows(previous.places(t, every))
+        rows = self._rows(len(times) * num_branches, num_tokens)
 
         pairs = [(t, p) for t in new for p in range(len(conditions))]
         for start in range(0, len(pairs), self.rows_per_call):
             part = pairs[start : start + self.rows_per_call]
-            rows.write(self._index([first[t] + p for t, p in part]), self._call(conditions, part))
+            self.write(rows, [first[t] + p for t, p in part], self._inputs(conditions, part))
         if null == "null_text":
             for t, one_token in self.null_at(new).items():
                 where = self._index([first[t] + num_branches - 1])
                 rows.write(where, self.network.repeat_token(one_token, num_tokens))
-        for t in first.keys() - set(new):
-            assert previous is not None
-            every = self._index(range(num_branches))
-            rows.write(first[t] + every, previous.at(t, every))
+        for t, held in kept.items():
+            rows.write(first[t] + every, held)
         return TextWindow(rows, first)
 
-    def _call(self, conditions: Conditions, pairs: Sequence[tuple[float, int]]) -> TextRows:
-        """One call of exactly `rows_per_call` rows: `pairs`, the first one repeated after them."""
+    def _rows(self, number: int, num_tokens: int) -> TextRows:
+        """Room for `number` rows: the last window's where it suffices, else new."""
+        if self._room is not None:
+            tokens, rows = self._room
+            if tokens == num_tokens and len(rows) >= number:
+                return rows
+            # Gone before the new one comes, or both would stand in memory at once.
+            self._room = None
+            del rows
+        self._room = num_tokens, self.network.empty_text_rows(number, num_tokens)
+        return self._room[1]
+
+    def _inputs(self, conditions: Conditions, pairs: Sequence[tuple[float, int]]) -> TextInputs:
+        """Of exactly `rows_per_call` rows: `pairs`, the first one repeated after them."""
         full = [*pairs, *[pairs[0]] * (self.rows_per_call - len(pairs))]
         t = torch.tensor([t for t, _ in full], dtype=torch.float32, device=self.network.device)
         place = self._index([p for _, p in full])
-        context = conditions.context[place]
-        self.work.count_text(len(full), context.shape[1])
-        return self.network.text_stream(
-            context, conditions.vector[place], t, conditions.length[place]
-        )
+        return conditions.context[place], conditions.vector[place], t, conditions.length[place]
+
+    def write(self, rows: TextRows, places: Sequence[int], inputs: TextInputs) -> None:
+        """One call of the network: as many rows of its result as there are `places` go there.
+
+        The rows of `inputs` past those repeat the first one.
+        """
+        self.work.count_text(*inputs[0].shape[:2])
+        into = getattr(self.network, "text_stream_into", None)
+        if into is None:
+            rows.write(self._index(places), self.network.text_stream(*inputs))
+        else:
+            missing = len(inputs[0]) - len(places)
+            into(rows, self._index([*places, *[places[0]] * missing]), *inputs)
 
     def null_at(self, times: Sequence[float]) -> dict[float, TextRows]:
         """The null text's single token at each of `times`, computed where it is not kept."""
         missing = [t for t in times if t not in self._null_rows]
         for start in range(0, len(missing), self.rows_per_call):
             part = missing[start : start + self.rows_per_call]
-            computed = self._call(self.null, [(t, 0) for t in part])
+            inputs = self._inputs(self.null, [(t, 0) for t in part])
+            self.work.count_text(*inputs[0].shape[:2])
+            computed = self.network.text_stream(*inputs)
             for i, t in enumerate(part):
                 self._null_rows[t] = computed.rows(self._index([i]))
         wanted = {t: self._null_rows[t] for t in times}

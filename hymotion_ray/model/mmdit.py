@@ -142,11 +142,7 @@ class MotionMMDiT(nn.Module):
         The lengths (B,) say how many of each are not padding. Raises `ConfigError` for more frames
         than the training window.
         """
-        if num_frames > self.train_frames:
-            raise ConfigError(
-                f"num_frames is {num_frames}; allowed: at most {self.train_frames}, the window "
-                "this model was trained on; ask for a shorter clip"
-            )
+        self.check_frames(num_frames)
         start = int(self.config.insert_start_token)
         mask_B1LS = motion_mask(
             x_length_B + start,
@@ -159,6 +155,14 @@ class MotionMMDiT(nn.Module):
         )
         positions_L = torch.arange(num_frames + start, device=x_length_B.device)
         return MotionLayout(mask_B1LS, rope_table(positions_L, self.config.head_dim))
+
+    def check_frames(self, num_frames: int) -> None:
+        """Raise `ConfigError` for more frames than the training window."""
+        if num_frames > self.train_frames:
+            raise ConfigError(
+                f"num_frames is {num_frames}; allowed: at most {self.train_frames}, the window "
+                "this model was trained on; ask for a shorter clip"
+            )
 
     def motion_stream(self, x: Tensor, text: TextStream, layout: MotionLayout) -> Tensor:
         """The motion half: velocity (B, L, 201) of x (B, L, 201); `text` has one row a clip.

@@ -6,6 +6,7 @@ C width of all modulations together, B motion rows, L motion tokens, S = L + N.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,9 +31,19 @@ class TextStream:
         """Memory that the tensors take."""
         return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.modulation))
 
+    @property
+    def key(self) -> Hashable:
+        """Where the memory lies, and its shape."""
+        parts = self.keys, self.values, self.modulation
+        return (self.keys.shape, *(part.data_ptr() for part in parts))
+
     def rows(self, index: Tensor) -> TextStream:
         """The rows at `index` (int64, on the same device), copied."""
         return TextStream(self.keys[index], self.values[index], self.modulation[index])
+
+    def pick(self, index: Tensor) -> TextStream:
+        """The rows at `index`, to be read before the next `write`: here a copy."""
+        return self.rows(index)
 
     def write(self, index: Tensor, source: TextStream) -> None:
         """Overwrite the rows at `index` with the first rows of `source`."""
