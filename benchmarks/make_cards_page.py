@@ -14,6 +14,7 @@ from hymotion_ray.planning.layouts import PUBLIC_LAYOUTS
 from hymotion_ray.planning.memory import GIB
 from hymotion_ray.planning.plan import Plan, Request, make_plan, parse_gpus
 from hymotion_ray.planning.speed import sampling_rate
+from hymotion_ray.planning.split_plan import layout_plan
 from hymotion_ray.planning.training import fits
 
 PAGE = Path(__file__).parents[1] / "docs" / "which-cards.md"
@@ -35,6 +36,15 @@ _LAYOUTS = """
 Public advice for this model family is a table of guesses. Our samplers hold a whole copy each: the
 network takes 1.9 GiB (lite: 0.9), so that splitting it over cards of 10 GB and more only adds
 waiting. One clip is limited by the start of its kernels, not by the card.
+
+"""
+_SPLITS = """
+## The advised layouts as presets
+
+The same pools in the advised way, half the network a card where that is the advice. To run one:
+`hymotion-ray plan --layout 8xA10 --json > plan.json`, then `hymotion-ray render` with
+`--plan plan.json`. Links between cards are reckoned at 12 GB/s, half of PCI Express 4.0 x16;
+nothing here is measured.
 
 """
 _CARDS = """
@@ -60,6 +70,8 @@ def page(catalogue: Catalogue) -> str:
         _HEAD.format(date=catalogue.date),
         _LAYOUTS,
         _table(_layout_rows(catalogue)),
+        _SPLITS,
+        _table(_split_rows(catalogue)),
         _CARDS,
         _table(_card_rows(catalogue)),
         _TRAINING,
@@ -93,6 +105,30 @@ def _layout_rows(catalogue: Catalogue) -> list[Sequence[str]]:
         rows.append(
             (layout.gpus, layout.model, layout.said_layout, layout.said_clip_s,
              layout.said_gb_a_card, best.reason, f"{one:.1f}", span, f"{best.clips_per_s:.1f}"),
+        )  # fmt: skip
+    return rows
+
+
+def _split_rows(catalogue: Catalogue) -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [
+        ("--layout", "model", "samplers", "encoder", "clips a batch", "batches in flight",
+         "GB a process", "advised GB a card", "clips/s"),
+    ]  # fmt: skip
+    for layout in PUBLIC_LAYOUTS:
+        request = Request(
+            network=released_network(layout.model), model_name=layout.model,
+            gpus=parse_gpus(layout.gpus, catalogue),
+        )  # fmt: skip
+        made = layout_plan(layout, request, catalogue)
+        encode = next(row for row in made["placement"] if row["stage"] == "encode")
+        samplers = [row for row in made["placement"] if row["stage"] == "sample"]
+        number = sum(row["number"] for row in samplers)
+        words = f"{number} x {layout.split}" if layout.split else f"{number}, a copy a card"
+        rows.append(
+            (layout.name, layout.model, words, f"{encode['gpu']} ({encode['share']:g})",
+             str(min(row["rows"] for row in samplers)), str(samplers[0].get("in_flight", 1)),
+             f"{made['layout']['gb_a_card']:.1f}", layout.said_gb_a_card,
+             f"{made['clips_per_s']:.1f}"),
         )  # fmt: skip
     return rows
 

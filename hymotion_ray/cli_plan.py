@@ -12,8 +12,13 @@ from hymotion_ray.errors import ConfigError, InputError
 
 
 @click.command(cls=Command)
-@click.option("--gpus", required=True, help="Cards as KIND:N,KIND:N, such as A10:4,A100-40:2.")
-@click.option("--model", required=True, help="1.0, lite, tiny or a model folder.")
+@click.option("--gpus", help="Cards as KIND:N,KIND:N, such as A10:4,A100-40:2.")
+@click.option("--model", help="1.0, lite, tiny or a model folder.")
+@click.option(
+    "--layout",
+    metavar="NAME",
+    help="A pool in the way that public advice has it, such as 8xA10 or 2xA100-40; brings --gpus.",
+)
 @click.option("--clips", "num_clips", type=int, default=1000, help="Clips in all.")
 @click.option("--duration", "duration_s", type=float, default=5.0, help="Seconds a clip.")
 @click.option("--seeds", type=int, default=1, help="Clips of one prompt.")
@@ -23,16 +28,32 @@ from hymotion_ray.errors import ConfigError, InputError
 @click.option("--price", "prices", multiple=True, help="KIND=USD an hour of a card of your own.")
 @click.option("--catalogue", type=click.Path(dir_okay=False), help="A catalogue of your own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def plan(gpus: str, model: str, train: bool, as_json: bool, **options: Any) -> None:
+def plan(
+    gpus: str | None,
+    model: str | None,
+    layout: str | None,
+    train: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Say which stage sits where, how long a job takes and what it costs.
 
     Figures are computed from shapes, from constants measured on one H200 and from public data; each
     says which. The catalogue of cards and prices is hymotion_ray/assets/catalogue.json.
     """
     from hymotion_ray.planning.catalogue import load_catalogue
+    from hymotion_ray.planning.layouts import public_layout
     from hymotion_ray.planning.plan import Request, make_plan, make_training_plan, parse_gpus
     from hymotion_ray.planning.report import words
+    from hymotion_ray.planning.split_plan import layout_plan
 
+    advised = public_layout(layout) if layout else None
+    if advised is not None:
+        if gpus or train:
+            raise ConfigError("layout is given with gpus or train; allowed: --layout without them")
+        gpus, model = advised.gpus, model or advised.model
+    if gpus is None or model is None:
+        raise ConfigError("gpus or model is missing; allowed: --gpus with --model, or --layout")
     catalogue = load_catalogue(_text(options.pop("catalogue")))
     network, has_encoder = _network(model)
     request = Request(
@@ -45,6 +66,8 @@ def plan(gpus: str, model: str, train: bool, as_json: bool, **options: Any) -> N
     )
     if train:
         document = make_training_plan(request, catalogue)
+    elif advised is not None:
+        document = layout_plan(advised, request, catalogue)
     else:
         document = make_plan(request, catalogue).to_mapping()
     if as_json:

@@ -117,7 +117,7 @@ def parse_gpus(text: str, catalogue: Catalogue) -> dict[str, int]:
 def make_plan(request: Request, catalogue: Catalogue) -> Plan:
     """The plan of a render job; `ConfigError` where nothing fits, naming what would."""
     pool = {kind: (catalogue.gpu(kind), number) for kind, number in request.gpus.items()}
-    work = _workload(request)
+    work = workload(request)
     best, *others = arrange(pool, work)
     hours = (request.num_clips / best.clips_per_s + START_S) / 3600
     return Plan(
@@ -179,7 +179,8 @@ def make_training_plan(request: Request, catalogue: Catalogue) -> dict[str, Any]
     }
 
 
-def _workload(request: Request) -> Workload:
+def workload(request: Request) -> Workload:
+    """What one clip of the request asks of a sampler."""
     return Workload(
         network=request.network,
         has_encoder=request.has_encoder,
