@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -48,6 +49,10 @@ from hymotion_ray.cli_options import (
     help="Ranks, such as 0,1, whose steps 3 to 5 are profiled, for TensorBoard.",
 )
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
+@click.option(
+    "--plan",
+    help="File of `plan --train --json` to carry out; options given beside it win.",
+)
 @click.option("--dry-run", is_flag=True, help="Check everything, print config and counts, stop.")
 @click.option(
     "--tune",
@@ -57,13 +62,16 @@ from hymotion_ray.cli_options import (
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @config_option
-def train(dry_run: bool, tunes: bool, as_json: bool, **options: Any) -> None:
+def train(plan: str | None, dry_run: bool, tunes: bool, as_json: bool, **options: Any) -> None:
     """Train or fine-tune a model on shards.
 
     Checkpoints below OUT/checkpoints are model folders that render and serve take as they are. The
     same command goes on from the newest one, to the bit on CPU.
     """
-    config = train_config(options)
+    from hymotion_ray.planning.carried import read_plan
+
+    carried = None if plan is None else read_plan(plan, "train")
+    config = train_config(options, carried.assignments() if carried else ())
     if dry_run:
         from hymotion_ray.engine.train.job import describe
 
@@ -83,7 +91,7 @@ def train(dry_run: bool, tunes: bool, as_json: bool, **options: Any) -> None:
     from hymotion_ray.engine.train.job import run_training
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
-        report = run_training(config, say)
+        report = run_training(config, say, carried)
     if as_json:
         print_json(report.to_mapping())
     else:
@@ -91,8 +99,8 @@ def train(dry_run: bool, tunes: bool, as_json: bool, **options: Any) -> None:
     sys.exit(report.exit_code)
 
 
-def train_config(options: dict[str, Any]) -> Any:
-    """The `TrainConfig` of the command's options: a preset with what was given over it."""
+def train_config(options: dict[str, Any], planned: Sequence[str] = ()) -> Any:
+    """The `TrainConfig` of the command's options: a preset, `planned` settings, what was given."""
     import dataclasses
 
     from hymotion_ray.config.fields import override
@@ -103,6 +111,7 @@ def train_config(options: dict[str, Any]) -> Any:
     num_workers = values.pop("num_workers", None)
     preset = values.pop("preset", "finetune" if "init" in values else "tiny")
     config = training_preset(preset, data=values.pop("data"), out=values.pop("out"))
+    config = override(config, planned)
     config = dataclasses.replace(config, **values)
     if num_workers is not None:
         workers = dataclasses.replace(config.workers, num_workers=str(num_workers))

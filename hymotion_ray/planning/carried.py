@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from hymotion_ray.config.network import NetworkConfig
-from hymotion_ray.errors import ClusterError, ConfigError
+from hymotion_ray.errors import ClusterError, ConfigError, InputError
 from hymotion_ray.planning.memory import GIB
 
 SCHEMA = 2
@@ -33,17 +34,27 @@ class Expected:
     usd_per_hour: float | None = None
     """Of the whole pool; None: no price is known."""
 
-    def beside(self, *, clips: int, seconds: float, memory_bytes: int | None) -> dict[str, Any]:
+    def beside(
+        self,
+        *,
+        clips: int,
+        seconds: float,
+        memory_bytes: int | None,
+        start_s: float | None = None,
+    ) -> dict[str, Any]:
         """Predicted and actual of a run that computed `clips`, JSON-ready.
 
+        `seconds` in all, `start_s` of them until the first process was ready (None: not known);
         `memory_bytes` of the fullest process at its peak, as torch or the system counted it.
         """
-        took = self.start_s + clips / self.clips_per_s if clips else None
+        work = clips / self.clips_per_s if clips else None
+        took = None if work is None else self.start_s + work
         actual = memory_bytes / GIB if memory_bytes else None
         price = self.usd_per_hour
         return {
             "source": self.source,
             "seconds": _pair(took, seconds, 1),
+            "work_s": _pair(work, None if start_s is None else seconds - start_s, 1),
             "memory_gib": _pair(self.memory_gib, actual, 2),
             "cost_usd": _pair(
                 None if price is None or took is None else price * took / 3600,
@@ -57,6 +68,7 @@ def words_beside(beside: Mapping[str, Any]) -> str:
     """One line: what was planned and what it was."""
     parts = [
         _words(beside["seconds"], "s"),
+        _words(beside["work_s"], "s without the start"),
         _words(beside["memory_gib"], "GiB a process"),
         _words(beside["cost_usd"], "USD"),
     ]
@@ -132,6 +144,15 @@ def shape_of(network: NetworkConfig) -> dict[str, int]:
         "num_layers": network.num_layers,
         "num_heads": network.num_heads,
     }
+
+
+def read_plan(path: str, work: Work) -> PlanFile:
+    """The plan in the file at `path`; `InputError` or `ConfigError` where it is none to `work`."""
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"plan {path} cannot be read ({error})") from error
+    return parse_plan(text, path, work)
 
 
 def parse_plan(text: str, path: str, work: Work) -> PlanFile:

@@ -11,7 +11,8 @@ import pytest
 from hymotion_ray.config.render import RenderConfig, ResourceConfig
 from hymotion_ray.engine.cards import Card
 from hymotion_ray.engine.cluster import ClusterInfo
-from hymotion_ray.engine.render.carried import carried_out, require_cluster, warned
+from hymotion_ray.engine.plan_check import require_cluster
+from hymotion_ray.engine.render.carried import carried_out, warned
 from hymotion_ray.engine.render.job import run_job
 from hymotion_ray.engine.render.model_info import ModelInfo
 from hymotion_ray.engine.render.plan import prompt_rows

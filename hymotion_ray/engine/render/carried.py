@@ -6,9 +6,9 @@ Knows configs, cards and counts. The job's own plan is reckoned from where its p
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from hymotion_ray.config.fields import override
@@ -17,32 +17,22 @@ from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.cards import Card
 from hymotion_ray.engine.cluster import ClusterInfo
+from hymotion_ray.engine.plan_check import START_S, usd_per_hour
 from hymotion_ray.engine.render.model_info import ModelInfo
 from hymotion_ray.engine.render.placement import Placement
 from hymotion_ray.engine.render.preflight import sampler_bytes
-from hymotion_ray.errors import ClusterError, ConfigError, InputError
+from hymotion_ray.errors import ConfigError
 from hymotion_ray.formats.prompts import PromptRow
-from hymotion_ray.planning.carried import Expected, PlanFile, Work, parse_plan
-from hymotion_ray.planning.catalogue import Catalogue, Gpu, load_catalogue
+from hymotion_ray.planning.carried import Expected, PlanFile, read_plan
+from hymotion_ray.planning.catalogue import Gpu, load_catalogue
 from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.memory import GIB, Precision, sampling_memory
 from hymotion_ray.planning.placement import sampling_precision
 from hymotion_ray.planning.presets import CardPreset, card_preset, parse_preset
 from hymotion_ray.planning.speed import clip_flops, encoding_rate, sampling_seconds
 
-START_S = 15.0
-"""Of processes and weights on machines that run already: a usual figure."""
 Cells = Counter[GridCell]
 Row = TypeVar("Row")
-
-
-def read_plan(path: str, work: Work) -> PlanFile:
-    """The plan in the file at `path`; `InputError` or `ConfigError` where it is none to `work`."""
-    try:
-        text = Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"plan {path} cannot be read ({error})") from error
-    return parse_plan(text, path, work)
 
 
 def carried_out(
@@ -64,7 +54,7 @@ def carried_out(
         preset = preset_of(config, model.config.network, model.config.text.kind != "static")
         settings = dict(preset.settings())
     open_ones = [
-        f"{name}={_json(value)}"
+        f"{name}={json.dumps(value)}"
         for name, value in settings.items()
         if _is_open(config, name) and not (name == "resources.rows" and config.exact is not None)
     ]
@@ -108,31 +98,6 @@ def warned(
             f"{num_long} prompts have more than {preset.warn_words} words; {preset.name} reckons "
             f"with {preset.max_tokens} text tokens at most, and longer ones take more memory"
         )
-
-
-def require_cluster(plan: PlanFile, cluster: ClusterInfo, cards: Sequence[Card]) -> None:
-    """Raise `ClusterError` where the cluster lacks what the plan needs.
-
-    Where no node tells its cards' names, their number counts.
-    """
-    if cards or not cluster.num_gpus:
-        plan.require_pool(pool_of(cards, load_catalogue()))
-        return
-    wanted = sum(plan.gpus.values())
-    if cluster.num_gpus < wanted:
-        raise ClusterError(
-            f"{plan.path} needs {wanted} GPUs and the cluster has {cluster.num_gpus:g}; wait for "
-            "the other nodes, or plan again for what there is"
-        )
-
-
-def pool_of(cards: Sequence[Card], catalogue: Catalogue) -> dict[str, int]:
-    """Cards by the catalogue's names, unknown ones by their own."""
-    found: Counter[str] = Counter()
-    for card in cards:
-        kind = catalogue.kind_of(card.name, card.num_bytes)
-        found[kind.name if kind else card.name] += 1
-    return dict(found)
 
 
 def expected_of(
@@ -182,7 +147,7 @@ def expected_of(
         clips_per_s=rate,
         start_s=START_S,
         memory_gib=max(work.gpu_bytes(gpu, config) for gpu in gpus) / GIB,
-        usd_per_hour=_usd_per_hour(config, cards, catalogue),
+        usd_per_hour=usd_per_hour(cards, catalogue, config.resources.price_of),
     )
 
 
@@ -253,25 +218,6 @@ def _precision(gpu: Gpu, config: RenderConfig) -> Precision:
     return sampling_precision(gpu) if config.precision == "auto" else config.precision
 
 
-def _usd_per_hour(
-    config: RenderConfig, cards: Sequence[Card], catalogue: Catalogue
-) -> float | None:
-    """Of all cards: at the job's own prices, else the catalogue's; None where one has neither."""
-    total = 0.0
-    own = config.resources.price_of
-    for card in cards:
-        fitting = [word for word in own if word.lower() in card.name.lower()]
-        kind = catalogue.kind_of(card.name, card.num_bytes)
-        machines = catalogue.machines_with(kind.name) if kind else []
-        if fitting:
-            total += own[max(fitting, key=len)]
-        elif machines:
-            total += machines[0].usd_per_hour / machines[0].num_gpus
-        else:
-            return None
-    return total
-
-
 def _is_open(config: RenderConfig, path: str) -> bool:
     """Whether the config has a setting at its default."""
     section: object = config
@@ -280,9 +226,3 @@ def _is_open(config: RenderConfig, path: str) -> bool:
         section = getattr(section, part)
     (field,) = (f for f in dataclasses.fields(section) if f.name == name)  # type: ignore[arg-type]
     return bool(getattr(section, name) == field.default)
-
-
-def _json(value: object) -> str:
-    import json
-
-    return json.dumps(value)

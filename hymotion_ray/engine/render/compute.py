@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.balance import cost, laggards, waiting_words
@@ -20,6 +22,7 @@ from hymotion_ray.engine.runner import Receipt
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.errors import ClusterError, OutputError
 from hymotion_ray.formats.atomic import Store
+from hymotion_ray.planning.carried import Expected
 
 _TOLD_FAILURES = 5
 _SAMPLES = ("sample", "render")
@@ -123,13 +126,24 @@ class Computation:
         report.gpu_seconds = gpu_seconds(dispatcher.pools)
         report.cost = cost(report.gpu_seconds, self.config.resources.price_of)
         if report.expected is not None:
-            peaks = [p.use.peak_bytes for p in dispatcher.pools if p.step.name in _SAMPLES]
-            report.planned = report.expected.beside(
-                clips=progress.done, seconds=progress.seconds, memory_bytes=max(peaks, default=0)
-            )
+            report.planned = self._beside(report.expected, progress)
         sentences = [*laggards(dispatcher.ended), waiting_words(report.busy)]
         for sentence in filter(None, sentences):
             self.say(sentence)
+
+    def _beside(self, expected: Expected, progress: JobProgress) -> dict[str, Any]:
+        """What was expected, and what the samplers took."""
+        peaks = [p.use.peak_bytes for p in self.dispatcher.pools if p.step.name in _SAMPLES]
+        ready = [w.ready_at for kind, w in self.dispatcher.ended if kind.startswith(_SAMPLES)]
+        ends = time.monotonic()
+        first = min((at for at in ready if at is not None), default=None)
+        start_s = None if first is None else max(0.0, progress.seconds - (ends - first))
+        return expected.beside(
+            clips=progress.done,
+            seconds=progress.seconds,
+            memory_bytes=max(peaks, default=0),
+            start_s=start_s,
+        )
 
     def _identities_at_work(self) -> list[str]:
         return [i for chunk in self.dispatcher.running() for i in chunk.column("identity")]

@@ -18,13 +18,9 @@ from hymotion_ray.engine.dispatch import Dispatcher
 from hymotion_ray.engine.lease import Lease, LeaseCheck
 from hymotion_ray.engine.manifest import remove_replaced
 from hymotion_ray.engine.nodes import living_nodes
+from hymotion_ray.engine.plan_check import require_cluster
 from hymotion_ray.engine.pool import Step
-from hymotion_ray.engine.render.carried import (
-    carried_out,
-    expected_of,
-    require_cluster,
-    warned,
-)
+from hymotion_ray.engine.render.carried import carried_out, expected_of, warned
 from hymotion_ray.engine.render.closing import Merger, close_folder
 from hymotion_ray.engine.render.compute import Computation
 from hymotion_ray.engine.render.extend import Extension

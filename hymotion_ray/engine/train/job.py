@@ -13,8 +13,11 @@ import pyarrow as pa
 
 from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.training import TrainConfig
+from hymotion_ray.engine.cards import cards
 from hymotion_ray.engine.cluster import ClusterInfo, connect
 from hymotion_ray.engine.lease import Lease
+from hymotion_ray.engine.nodes import living_nodes
+from hymotion_ray.engine.plan_check import require_cluster
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.train.checkpoints import all_checkpoints, fault_in, newest, step_of
 from hymotion_ray.engine.train.encode import (
@@ -25,6 +28,7 @@ from hymotion_ray.engine.train.encode import (
     run_on_cluster,
 )
 from hymotion_ray.engine.train.events import Teller, read_events
+from hymotion_ray.engine.train.expected import expected_training
 from hymotion_ray.engine.train.fatal import clear_fatal
 from hymotion_ray.engine.train.folder import RunFolder, check_run_folder, open_run
 from hymotion_ray.engine.train.metrics_file import METRICS_FILE, read_metrics
@@ -35,6 +39,8 @@ from hymotion_ray.engine.train.trainer import fit, gpus_per_worker
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.formats.atomic import open_store
 from hymotion_ray.formats.shards import Dataset, open_dataset
+from hymotion_ray.planning.carried import Expected, PlanFile, words_beside
+from hymotion_ray.planning.memory import GIB
 
 TEXT_FOLDER = "text"
 
@@ -56,6 +62,8 @@ class TrainReport:
     """Times that the workers were started again."""
     interrupted: bool = False
     notes: list[str] = field(default_factory=list)
+    planned: dict[str, Any] | None = None
+    """Predicted beside actual time, memory and cost (`planning.carried`)."""
 
     @property
     def exit_code(self) -> int:
@@ -71,12 +79,16 @@ class TrainReport:
         if self.interrupted:
             return f"interrupted at step {self.step}; the same command goes on from there"
         loss = "" if self.loss is None else f", loss {self.loss:.4f}"
-        return f"trained to step {self.step} in {self.seconds:.0f} s{loss}: {self.checkpoint}"
+        line = f"trained to step {self.step} in {self.seconds:.0f} s{loss}: {self.checkpoint}"
+        return line if self.planned is None else f"{words_beside(self.planned)}\n{line}"
 
 
-def run_training(config: TrainConfig, say: Callable[[str], None]) -> TrainReport:
+def run_training(
+    config: TrainConfig, say: Callable[[str], None], plan: PlanFile | None = None
+) -> TrainReport:
     """Train what `config` asks for, or go on with it. `say` takes lines for the user.
 
+    `plan` is the one whose settings are in `config`; without, the run makes its own expectations.
     Raises the errors of `hymotion_ray.errors`; Ctrl-C ends the job early, at its last checkpoint.
     """
     out = Path(config.out)
@@ -85,15 +97,35 @@ def run_training(config: TrainConfig, say: Callable[[str], None]) -> TrainReport
     dataset = open_dataset(config.data)
     origin = find_origin(config, dataset)
     encoder = encoder_name(origin, config)
+    if plan is not None:
+        plan.require_model(origin.base.config.network)
     began = time.monotonic()
+    begun = _Begun()
     try:
         with Lease(open_store(config.out), say):
-            _train(config, dataset, origin, encoder, report, say)
+            _train(config, dataset, origin, encoder, begun, say, plan)
     except KeyboardInterrupt:
         report.interrupted = True
     report.seconds = round(time.monotonic() - began, 1)
+    report.restarts = begun.restarts
     _close(out, report, say)
+    if begun.expected is not None and report.step > begun.step:
+        report.planned = begun.expected.beside(
+            clips=(report.step - begun.step) * begun.global_batch,
+            seconds=report.seconds,
+            memory_bytes=_peak_bytes(out, begun.step),
+        )
     return report
+
+
+@dataclass
+class _Begun:
+    """Where a run began, and what was expected of it."""
+
+    step: int = 0
+    global_batch: int = 0
+    expected: Expected | None = None
+    restarts: int = 0
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
@@ -120,8 +152,9 @@ def _train(
     dataset: Dataset,
     origin: Origin,
     encoder: str,
-    report: TrainReport,
+    begun: _Begun,
     say: Callable[[str], None],
+    plan: PlanFile | None,
 ) -> None:
     out = Path(config.out)
     clear_fatal(out)
@@ -136,6 +169,8 @@ def _train(
             f" {config.workers.min_workers} workers; allowed: at least one clip for each"
         )
     with connect(config.address) as cluster:
+        begun.step, begun.global_batch = _step(out), folder.global_batch
+        begun.expected = _expected(config, origin, cluster, plan)
         store = str(Path(config.feature_store or out / TEXT_FOLDER).resolve())
         _encode(config, dataset, origin, encoder, store, cluster, say)
         with Teller(out, say):
@@ -143,7 +178,33 @@ def _train(
             try:
                 fit(_rank_job(config, folder, encoder, store), cluster, say)
             finally:
-                report.restarts = max(0, _num_starts(out) - starts - 1)
+                begun.restarts = max(0, _num_starts(out) - starts - 1)
+
+
+def _expected(
+    config: TrainConfig, origin: Origin, cluster: ClusterInfo, plan: PlanFile | None
+) -> Expected | None:
+    """What is expected of the run; raises `ClusterError` where the plan's cards are missing."""
+    uses_gpus = gpus_per_worker(config, cluster) > 0
+    found = cards(living_nodes()) if uses_gpus else []
+    if plan is None:
+        network = origin.base.config.network
+        return expected_training(config, network, cluster, found, uses_gpus=uses_gpus)
+    require_cluster(plan, cluster, found)
+    return plan.expected
+
+
+def _step(out: Path) -> int:
+    """The step of the newest checkpoint."""
+    folder = newest(out, lambda line: None)
+    return 0 if folder is None else step_of(folder)
+
+
+def _peak_bytes(out: Path, first_step: int) -> int:
+    """Of the fullest worker, as the reports after `first_step` say."""
+    rows = read_metrics(out / METRICS_FILE)
+    peaks = [r.get("memory_gib") for r in rows if (r["step"] or 0) > first_step]
+    return int(GIB * max((peak for peak in peaks if peak), default=0))
 
 
 def _rank_job(config: TrainConfig, folder: RunFolder, encoder: str, store: str) -> RankJob:
