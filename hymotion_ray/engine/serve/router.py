@@ -24,7 +24,8 @@ HEARD_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _PROMISE_GRACE_S = 3.0
 """Seconds beyond the promised time that a place is kept, and that clients may come early."""
-_MAX_PROMISES = 10_000
+_PROMISED = 2.0
+"""Times `max_wait_s` ahead that places are kept."""
 _COLD_START_S = 60.0
 _UNKNOWN_SPEED = 1e4
 
@@ -142,18 +143,30 @@ class Router:
         waiting += sum(self.coming.values())
         # An empty queue takes any request, however long it is by itself.
         over = (waiting + units) / speed - self.max_wait_s if waiting else 0.0
-        # Others who were told to come back stand before those who were not.
-        ahead = sum(p.units for p in self._promises.values() if mine is None or p.rank < mine.rank)
-        reserved = ahead / speed
-        if over + reserved <= 0 or (mine is not None and over <= 0):
+        if over <= 0 and (mine is not None or self._may_pass(waiting + units, speed, now)):
             self._promises.pop(fingerprint, None)
             return
-        wait = max(over + reserved, 0.1)
-        if len(self._promises) < _MAX_PROMISES:
+        # Others who were told to come back stand before those who were not.
+        ahead = sum(p.units for p in self._promises.values() if mine is None or p.rank < mine.rank)
+        wait = max(over + ahead / speed, 0.1)
+        # Further ahead nobody can say who will come back.
+        if mine is not None or wait <= _PROMISED * self.max_wait_s:
             due = now + math.ceil(wait)
             rank = due if mine is None else mine.rank
             self._promises[fingerprint] = _Promise(due, units, rank)
         raise Full(f"the queue is full; there should be room in {wait:.1f} s", wait)
+
+    def _may_pass(self, waiting: float, speed: float, now: float) -> bool:
+        """Whether all promises can be kept with `waiting` units in the queue.
+
+        They can where those promised before did not come, or work went faster than foretold: their
+        places would stay empty.
+        """
+        for promise in sorted(self._promises.values(), key=lambda promise: promise.due):
+            waiting += promise.units
+            if waiting / speed > self.max_wait_s + max(0.0, promise.due - now):
+                return False
+        return True
 
     def choose(self, units: float, avoid: Iterable[str] = ()) -> PoolView | None:
         """The pool that would finish first; those in `avoid` only when there is no other."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
+import random
+
 import pytest
 
 from hymotion_ray.engine.serve.router import Full, PoolView, Router
@@ -142,3 +147,44 @@ def test_who_is_refused_again_keeps_its_place():
     hear(router, "a", 100.0, clock)
     pool.sent["old"] = 900.0
     router.admit("first", 100.0)
+
+
+def overloaded(
+    patience_s: float, seconds: float = 300.0
+) -> tuple[float, list[tuple[float, float]]]:
+    """Clients at twice the pace, who come back when told and give up after `patience_s`.
+
+    Returns the share of the time that the samplers worked, and (told, true) waits.
+    """
+    router, clock = make_router({"a": 1.5}, max_wait_s=8.0)
+    start, dice, busy_until, idle = clock.now, random.Random(0), clock.now, 0.0
+    waits: list[tuple[float, float]] = []
+    times = itertools.accumulate(dice.expovariate(3.0) for _ in range(int(4 * seconds)))
+    arrivals = [(start + time, n, 0.0, 0.0) for n, time in enumerate(times)]
+    heapq.heapify(arrivals)
+    while arrivals:
+        now, number, first, told = heapq.heappop(arrivals)
+        if now > start + seconds:
+            break
+        clock.now = now
+        hear(router, "a", 1.5, clock, backlog=1.5 * max(0.0, busy_until - now))
+        try:
+            router.admit(str(number), 1.0)
+        except Full as full:
+            wait = math.ceil(full.retry_after_s)
+            first, told = first or now, told or wait
+            if now + wait - first <= patience_s:
+                heapq.heappush(arrivals, (now + wait, number, first, told))
+            continue
+        if told:
+            waits.append((told, now - first))
+        idle += max(0.0, now - busy_until)
+        busy_until = max(now, busy_until) + 1.0 / 1.5
+    return 1.0 - idle / seconds, waits
+
+
+@pytest.mark.parametrize("patience_s", [4.0, 30.0])
+def test_clients_that_give_up_leave_no_sampler_idle(patience_s: float):
+    share, waits = overloaded(patience_s)
+    assert share > 0.95
+    assert sum(0.5 <= true / told <= 2.0 for told, true in waits) >= 0.9 * len(waits) > 9
