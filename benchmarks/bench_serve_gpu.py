@@ -141,7 +141,7 @@ def make_models(plan: Plan, folder: Path) -> dict[str, Any]:
 def bulk(plan: Plan, folder: Path) -> dict[str, Any]:
     """One sampler alone: clips a second, and the memory of short and of long cells."""
     model = load_model(folder / "model", plan.device, "auto")
-    sampler = model.new_sampler(Grid(rows=plan.rows))
+    sampler = model.new_sampler(Grid.on_device(plan.device, plan.rows))
     network = model.config.network
     generator = torch.Generator().manual_seed(2)
     context = torch.randn(plan.rows, plan.tokens, network.ctxt_input_dim, generator=generator)
@@ -170,7 +170,7 @@ def memory_of(model: Model, plan: Plan, frames: int) -> int:
     """Bytes that the allocator takes for full cells of serving, weights included."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    batcher = Batcher(model.new_sampler(Grid(rows=plan.rows)), BatchRules())
+    batcher = Batcher(model.new_sampler(Grid.on_device(plan.device, plan.rows)), BatchRules())
     few = dataclasses.replace(model.config.sampling, num_steps=3)
     network = model.config.network
     items = [
