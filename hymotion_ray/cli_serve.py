@@ -34,13 +34,16 @@ from hymotion_ray.cli_options import Command, print_json, say
 @click.option("--llm", "llm_path", help="Folder of the Qwen3 model.")
 @click.option("--clip", "clip_path", help="Folder of the CLIP text model.")
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
+@click.option("--plan", help="File of `plan --json` to carry out; what the config says wins.")
 @click.option("--dry-run", is_flag=True, help="Check the config, print it as JSON, start nothing.")
 @click.option(
     "--new-key",
     metavar="NAME",
     help="Print a new API key and its entry for the keys file, and end.",
 )
-def serve(dry_run: bool, new_key: str | None, address: str | None, **options: Any) -> None:
+def serve(
+    plan: str | None, dry_run: bool, new_key: str | None, address: str | None, **options: Any
+) -> None:
     """Serve a model over HTTP: POST /v1/motions, a page at /, the API at /docs.
 
     Runs until Ctrl-C or SIGTERM; what is waited for is finished first.
@@ -48,7 +51,10 @@ def serve(dry_run: bool, new_key: str | None, address: str | None, **options: An
     if new_key is not None:
         _print_key(new_key)
         return
+    from hymotion_ray.planning.carried import read_plan
+
     config = serve_config(**options)
+    carried = None if plan is None else read_plan(plan, "render")
     if dry_run:
         from hymotion_ray.config.fields import to_mapping
 
@@ -57,7 +63,7 @@ def serve(dry_run: bool, new_key: str | None, address: str | None, **options: An
     from hymotion_ray.engine.serve.server import run_server
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
-        run_server(config, say, address)
+        run_server(config, say, address, carried)
 
 
 def _print_key(name: str) -> None:

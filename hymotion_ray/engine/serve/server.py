@@ -16,11 +16,22 @@ from ray import serve
 from ray.serve.config import HTTPOptions
 
 from hymotion_ray.config.serve import PoolConfig, ScaleConfig, ServeConfig, ServedModel
+from hymotion_ray.engine.cards import cards
 from hymotion_ray.engine.cluster import ClusterInfo, connect
+from hymotion_ray.engine.nodes import living_nodes
+from hymotion_ray.engine.plan_check import require_cluster
 from hymotion_ray.engine.serve.app import API_NAME, bind
+from hymotion_ray.engine.serve.carried import (
+    carried_out,
+    expected_serving,
+    served_so_far,
+    words_expected,
+    words_served,
+)
 from hymotion_ray.errors import ClusterError
 from hymotion_ray.formats.models.checkpoint import read_model
 from hymotion_ray.formats.models.locate import model_folder
+from hymotion_ray.planning.carried import PlanFile
 
 logger = logging.getLogger("hymotion_ray.serve")
 APP_NAME = "hymotion"
@@ -153,22 +164,37 @@ def _check_port(config: ServeConfig) -> None:
             ) from error
 
 
-def run_server(config: ServeConfig, say: Callable[[str], None], address: str | None = None) -> None:
+def run_server(
+    config: ServeConfig,
+    say: Callable[[str], None],
+    address: str | None = None,
+    plan: PlanFile | None = None,
+) -> None:
     """Serve until SIGINT or SIGTERM, then finish what is waited for and end.
 
+    `plan` settles what the config leaves open; without, the endpoint only says what it expects.
     Raises `InputError` for a model that cannot be read, `ClusterError` when the endpoint does not
     become ready.
     """
-    with (
-        connect(address) as cluster,
-        _told_to_end() as stop,
-        _running_on(cluster, config) as server,
-    ):
-        say(f"starting {', '.join(m.name or m.model for m in server.config.models)}")
-        if _wait_ready(server, say, stop):
-            say(f"ready: {server.url}/ (page), {server.url}/docs (API)")
-            stop.wait()
-        say("ending: what is waited for is finished first")
+    if plan is not None:
+        config = carried_out(config, plan)
+    with connect(address) as cluster, _told_to_end() as stop:
+        found = cards(living_nodes()) if cluster.num_gpus else []
+        if plan is not None:
+            require_cluster(plan, cluster, found)
+        with _running_on(cluster, config) as server:
+            began = time.monotonic()
+            say(f"starting {', '.join(m.name or m.model for m in server.config.models)}")
+            expected = expected_serving(server.config, found, plan)
+            if expected is not None:
+                say(words_expected(expected))
+            if _wait_ready(server, say, stop):
+                say(f"ready: {server.url}/ (page), {server.url}/docs (API)")
+                stop.wait()
+            if expected is not None:
+                clips, device_s = served_so_far(server.url)
+                say(words_served(expected, clips, device_s, time.monotonic() - began))
+            say("ending: what is waited for is finished first")
 
 
 @contextlib.contextmanager
