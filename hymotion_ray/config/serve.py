@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hymotion_ray.config.fields import require
 from hymotion_ray.config.sampling import Precision
+from hymotion_ray.config.split import Offload, SplitConfig
 from hymotion_ray.config.text import TextPlacement
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -69,6 +70,11 @@ class PoolConfig:
     """Number format of the network."""
     rows: int | None = None
     """Clips at once in one cell; None: 4 on CPU, 64 on a GPU."""
+    split: SplitConfig | None = None
+    """How several processes, of these gpus and cpus each, compute as one replica: heads or layers.
+    """
+    offload: Offload = "none"
+    """layers: weights wait in host memory and come to the GPU block by block."""
     least_step_s: float = 0.0
     """Seconds a step takes at least: to rehearse slower machines than there are."""
 
@@ -79,6 +85,12 @@ class PoolConfig:
         require(self.cpus is None or self.cpus > 0, "pool.cpus", self.cpus, "above 0")
         require(self.threads >= 1, "pool.threads", self.threads, "at least 1")
         require(self.rows is None or 1 <= self.rows <= 1024, "pool.rows", self.rows, "1 to 1024")
+        if self.split is not None:
+            # A batch of one clip without guidance has one row, which rows cannot share out.
+            require(self.split.way != "rows", "pool.split.way", self.split.way, "heads, layers")
+            alone = self.offload == "none" and not self.fallback
+            allowed = "a pool without offload and fallback"
+            require(alone, "pool.split", str(self.split), allowed)
         require(0 <= self.least_step_s < 60, "pool.least_step_s", self.least_step_s, "0 to 60")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hymotion_ray.api import Model, load_model
 from hymotion_ray.config.grid import Grid
@@ -16,6 +17,7 @@ from hymotion_ray.config.sampling import NoiseSource, Precision
 from hymotion_ray.flow.sampler import Sampler
 from hymotion_ray.model.offload import LayerOffload
 from hymotion_ray.model.precision import device_precision, set_precision
+from hymotion_ray.motion.motion import Motion
 
 
 class OffloadedModel:
@@ -34,6 +36,10 @@ class OffloadedModel:
     def config(self) -> ModelConfig:
         """What the model is."""
         return self._loaded.config
+
+    def decode(self, latent: Tensor) -> Motion:
+        """As `Model.decode` of one latent."""
+        return self._loaded.decode(latent)
 
     def new_sampler(self, grid: Grid | None = None, noise_source: NoiseSource = "cpu") -> Sampler:
         """As `Model.new_sampler`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from hymotion_ray.api import load_model
+from hymotion_ray.api import Model, load_model
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.sampling import NoiseSource, Precision, SamplingConfig
 from hymotion_ray.config.split import SplitConfig
@@ -37,10 +37,12 @@ from hymotion_ray.engine.device import (
     device_of_this_process,
     set_threads,
 )
+from hymotion_ray.engine.mirrored_run import Change, Mirror, MirroredRun
 from hymotion_ray.engine.offloaded import sampler_over
 from hymotion_ray.errors import ClusterError, HyMotionError, ReplicaLostError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
+from hymotion_ray.flow.stepwise import RunKind
 from hymotion_ray.model.precision import device_precision, set_precision
 from hymotion_ray.model.split import LayerSplit, RowSplit, Wire, balance_bytes, split_heads
 
@@ -86,8 +88,11 @@ class SamplerGroup:
         grid: Grid,
         noise: NoiseSource = "cpu",
         cpu_threads: int = 1,
+        on_lost: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         """Start the followers in this process's placement group and load each one's share.
+
+        `on_lost` is told when a stepwise batch has lost a process, and may end this one.
 
         Raises `ClusterError` where this process is in no group of `split.size` bundles, and
         `ReplicaLostError` when a follower cannot start.
@@ -95,6 +100,8 @@ class SamplerGroup:
         self.split = split
         self.grid = grid
         self._in_float32 = False
+        self._told: list[ray.ObjectRef] = []
+        self._on_lost = on_lost
         self.followers = _start_followers(split)
         share = _Share(
             model=model,
@@ -154,6 +161,36 @@ class SamplerGroup:
         self._meet(calls, self.split.timeout_s)
         return latents
 
+    @property
+    def sampler(self) -> Sampler:
+        """The leader's own sampler, for runs that all processes make (`new_run`)."""
+        return self._member.sampler
+
+    @property
+    def model(self) -> Model:
+        """The model, whose network is the leader's share."""
+        return self._member.model
+
+    def new_run(self, sampler: Sampler, kind: RunKind, *, full_rows: bool) -> MirroredRun:
+        """A stepwise batch on all processes; `sampler` is the group's, or its float32 one."""
+        return MirroredRun(
+            sampler,
+            kind,
+            full_rows=full_rows,
+            float32=sampler is not self.sampler,
+            tell=self._tell,
+            lost=self._lost_in_run,
+        )
+
+    def _lost_in_run(self, error: Exception) -> Exception:
+        found = self._lost(self._told, error)
+        self._on_lost(found)
+        return found
+
+    def _tell(self, change: Change) -> None:
+        """Hand a change to the followers, which make changes in the order they are told."""
+        self._told = [follower.follow.remote(change) for follower in self.followers]
+
     def _meet(self, calls: Sequence[ray.ObjectRef], timeout_s: float) -> list[Any]:
         """What all followers answer, once they have done what the leader did."""
         try:
@@ -207,6 +244,7 @@ class _Member:
         choice = device_precision(share.precision, torch.device(device))
         # Whole in host memory only: the card takes no more than the share, not even for a moment.
         loaded = load_model(share.model, device="cpu", dtype=choice.name)
+        self.model = loaded
         network, wire = loaded.network, Wire()
         shared: Any = network
         if share.split.way == "heads":
@@ -243,13 +281,27 @@ class _Follower:
         cap_gpu_memory()
         faults.use(share.fault_folder)
         self._member = _Member(rank, share)
+        self._mirror = Mirror(self._member.sampler_in)
         return self._member.joined
 
     def sample(self, given: tuple[Any, ...], float32: bool) -> str | None:
-        """Do the leader's call. What went wrong here alone also ends the others' waiting."""
-        try:
+        """Do the leader's call; "out of memory" when there is none here."""
+
+        def call() -> None:
             sampler = self._member.sampler_in(float32)
             sampler.sample(*given, on_step=lambda done, total: faults.reach("follow"), check=False)
+
+        return self._do(call)
+
+    def follow(self, change: Change) -> str | None:
+        """Make the leader's change of a batch; "out of memory" when there is none here."""
+        faults.reach("follow", change.what)
+        return self._do(lambda: self._mirror.follow(change))
+
+    def _do(self, call: Callable[[], None]) -> str | None:
+        """What goes wrong here alone also ends the others' waiting."""
+        try:
+            call()
         except HyMotionError:  # the leader meets it too, before anything is sent
             raise
         except torch.OutOfMemoryError:

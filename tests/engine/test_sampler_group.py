@@ -17,7 +17,8 @@ from hymotion_ray.config import Grid, SamplingConfig
 from hymotion_ray.config.releases import released_network
 from hymotion_ray.config.split import SplitConfig, Way
 from hymotion_ray.errors import ConfigError
-from hymotion_ray.flow import Row
+from hymotion_ray.flow import Row, Sampler
+from hymotion_ray.flow.stepwise import CellRun, kind_of, prepare_clip
 from hymotion_ray.model import MotionMMDiT
 from hymotion_ray.model.split import Wire, split_heads
 from hymotion_ray.text.condition import TextCondition
@@ -47,6 +48,31 @@ def leader_class() -> type:
             """As after numbers that were not finite."""
             given = condition.context, condition.vector, condition.length, ROWS, SAMPLING
             return self.group.in_float32().sample(*given)
+
+        @staticmethod
+        def join_and_leave(
+            new_run: Callable[..., CellRun], sampler: Sampler, condition: TextCondition
+        ) -> list[torch.Tensor]:
+            clips = [
+                prepare_clip(
+                    sampler, "walk", condition.context[0], condition.vector[0, 0], 24, i, SAMPLING
+                )
+                for i in range(3)
+            ]
+            run, ended = new_run(sampler, kind_of(clips[0], sampler), full_rows=True), []
+            run.add(clips[:1])
+            run.step()
+            run.add(clips[1:2])
+            run.step()
+            run.drop(clips[1:2])
+            run.add(clips[2:])
+            while run.clips:
+                ended += [latent for _, latent in run.step()]
+            return ended
+
+        def sample_stepwise(self, condition: TextCondition) -> list[torch.Tensor]:
+            """One clip after another joins a batch, and one of them leaves it half way."""
+            return self.join_and_leave(self.group.new_run, self.group.sampler, condition)
 
         def weight_bytes(self) -> tuple[int, ...]:
             return self.group.weight_bytes
@@ -83,7 +109,11 @@ def lead(
 
 @pytest.mark.parametrize("way", ["heads", "rows", "layers"])
 def test_a_group_samples_what_one_process_samples(
-    ray: ModuleType, lead: Callable[[SplitConfig, int], Any], random_model: Path, way: Way
+    ray: ModuleType,
+    lead: Callable[[SplitConfig, int], Any],
+    leader: Any,
+    random_model: Path,
+    way: Way,
 ) -> None:
     model = load_model(str(random_model), device="cpu", dtype="float32")
     condition = model.encode(["a person walks"])
@@ -93,6 +123,11 @@ def test_a_group_samples_what_one_process_samples(
     process = lead(SplitConfig(way=way, size=2, timeout_s=120.0), 2)
     for call in (process.sample, process.sample_again):
         for one, split in zip(alone, ray.get(call.remote(condition)), strict=True):
+            torch.testing.assert_close(split, one, rtol=1e-4, atol=1e-4)
+    if way != "rows":  # which cannot share out a batch of one row
+        expected = leader.join_and_leave(CellRun, model.new_sampler(GRID), condition)
+        found = ray.get(process.sample_stepwise.remote(condition))
+        for one, split in zip(expected, found, strict=True):
             torch.testing.assert_close(split, one, rtol=1e-4, atol=1e-4)
     whole = sum(p.numel() * p.element_size() for p in model.network.parameters())
     shares = ray.get(process.weight_bytes.remote())

@@ -24,6 +24,7 @@ from hymotion_ray.engine.serve.pace import SpeedGauge
 from hymotion_ray.engine.serve.work import clip_units
 from hymotion_ray.flow.sampler import Sampler
 from hymotion_ray.flow.stepwise import CellRun, Clip, RunKind, kind_of
+from hymotion_ray.flow.velocity import GuidedVelocity
 
 _MAX_ERROR = 300
 
@@ -122,7 +123,10 @@ class Batcher:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_step: Callable[[StepSeen], None] = lambda seen: None,
+        new_run: Callable[..., CellRun] = CellRun,
     ) -> None:
+        """`new_run(sampler, kind, full_rows=)` makes a batch; the one of a group runs on all."""
+        self._new_run = new_run
         self.sampler, self.rules, self.gauge = sampler, rules, SpeedGauge()
         self._clock, self._on_step = clock, on_step
         self._lock = threading.Lock()
@@ -270,7 +274,7 @@ class Batcher:
 
     def _open(self, item: Item, sampler: Sampler, alone: bool = False) -> _Run:
         kind = replace(item.kind, cell=replace(item.kind.cell, rows=self._rows))
-        cells = CellRun(sampler, kind, full_rows=self.rules.exact)
+        cells = self._new_run(sampler, kind, full_rows=self.rules.exact)
         run = _Run(cells, [item], alone)
         self._runs.append(run)
         return run
@@ -310,6 +314,8 @@ class Batcher:
         self._drop(run)
         self.num_out_of_memory += 1
         if torch.cuda.is_available():
+            # Captured steps of the sizes of before hold memory that smaller ones need.
+            self.sampler.velocity = GuidedVelocity(self.sampler.network)
             torch.cuda.empty_cache()
         if self._rows == 1:
             for item in run.items:

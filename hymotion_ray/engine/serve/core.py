@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import queue
 import threading
 import time
@@ -22,6 +23,7 @@ from hymotion_ray.config.sampling import Precision, SamplingConfig
 from hymotion_ray.config.serve import PoolConfig, QueueConfig, WarmUpConfig
 from hymotion_ray.engine import faults
 from hymotion_ray.engine.device import device_name, set_threads
+from hymotion_ray.engine.offloaded import OffloadedModel
 from hymotion_ray.engine.serve.batcher import Batcher, BatchRules, Item, Outcome, StepSeen
 from hymotion_ray.engine.serve.pace import WaitingElsewhere
 from hymotion_ray.engine.serve.work import ClipDone, Load, Work
@@ -92,13 +94,9 @@ class SamplerCore:
         self.settings = settings
         if settings.device == "cpu":
             set_threads(settings.pool.threads)
-        precision: Precision = settings.pool.precision
-        self.model: Model = load_model(settings.model, device=settings.device, dtype=precision)
         self.device = device_name(settings.device)
         self._on_step = on_step
-        self.batcher = Batcher(
-            self.model.new_sampler(settings.grid()), settings.rules(), on_step=self._stepped
-        )
+        self.model, self.batcher = self._load()
         self.waiting = WaitingElsewhere()
         self._wake = threading.Event()
         self._stopping = False
@@ -111,6 +109,33 @@ class SamplerCore:
             threading.Thread(target=self._finish_loop, name="finish", daemon=True),
         ]
 
+    def _load(self) -> tuple[Model | OffloadedModel, Batcher]:
+        """The model, and the batcher over this process's sampler or its group's."""
+        settings, pool = self.settings, self.settings.pool
+        precision: Precision = pool.precision
+        if pool.split is not None:
+            from hymotion_ray.engine.sampler_group import SamplerGroup
+
+            group = SamplerGroup(
+                settings.model,
+                pool.split,
+                precision=precision,
+                grid=settings.grid(),
+                cpu_threads=pool.threads,
+                on_lost=_end_process,
+            )
+            self.device = group.device
+            return group.model, Batcher(
+                group.sampler, settings.rules(), on_step=self._stepped, new_run=group.new_run
+            )
+        model: Model | OffloadedModel
+        if pool.offload == "layers":
+            model = OffloadedModel(settings.model, settings.device, precision)
+        else:
+            model = load_model(settings.model, device=settings.device, dtype=precision)
+        sampler = model.new_sampler(settings.grid())
+        return model, Batcher(sampler, settings.rules(), on_step=self._stepped)
+
     def warm_up(self) -> float:
         """Take real steps in the usual cells, and bring one clip to its npz; seconds it took.
 
@@ -122,7 +147,7 @@ class SamplerCore:
         for tokens in rules.tokens:
             for frames in rules.frames:
                 frames = min(frames, self.model.config.train_frames)
-                for number in (self.batcher.sampler.grid.rows, 1):
+                for number in self._warm_numbers():
                     self._warm_cell(frames, tokens, number, sampling, began)
         one = dataclasses.replace(sampling, num_steps=2)
         outcomes = self._run_alone(rules.frames[0] if rules.frames else 20, 1, 1, one, began)
@@ -131,6 +156,16 @@ class SamplerCore:
             raise SamplingError(f"the warm-up clip failed: {outcomes[0].error}")
         encode_motion(self.model.decode(latent), "npz")
         return time.monotonic() - began
+
+    def _warm_numbers(self) -> list[int]:
+        """Clips at once to warm up with, the most first.
+
+        On a GPU each number of rows that a step computes is captured by itself.
+        """
+        rows = self.batcher.sampler.grid.rows
+        if self.settings.device != "cuda" or self.settings.queue.exact:
+            return [rows, 1]
+        return [rows, *(2**power for power in reversed(range((rows - 1).bit_length())))]
 
     def _warm_cell(
         self, frames: int, tokens: int, number: int, sampling: SamplingConfig, began: float
@@ -325,3 +360,9 @@ class SamplerCore:
         info["quality"] = {n: None if v is None else round(float(v), 5) for n, v in numbers.items()}
         npz = encode_motion(dataclasses.replace(motion, meta=meta), "npz")
         return ClipDone(seed=seed, npz=npz, info=info, load=self.load())
+
+
+def _end_process(error: Exception) -> None:
+    """End this replica at once: requests go to another, and Serve starts a new group."""
+    logger.error("%s", error)
+    os._exit(1)

@@ -49,17 +49,36 @@ def sampler_deployment(
     deploy = serve.deployment(
         name=name,
         max_ongoing_requests=_ONGOING,
-        ray_actor_options=actor_options(pool.cpus, pool.gpus or 0.0, pool.labels, pool.fallback),
+        ray_actor_options=actor_options(
+            pool.cpus, pool.gpus or 0.0, () if pool.split else pool.labels, pool.fallback
+        ),
         health_check_period_s=_HEALTH_PERIOD_S,
         health_check_timeout_s=_HEALTH_TIMEOUT_S,
         graceful_shutdown_timeout_s=config.http.drain_s,
         graceful_shutdown_wait_loop_s=0.2,
+        **_group(pool),
         **_number(pool.scale or ScaleConfig(), by_queue=True),
     )
     application: Application = deploy(_replica("SamplerReplica")).bind(
         served.model, to_mapping(pool), to_mapping(config.queue), to_mapping(config.warm_up)
     )
     return application
+
+
+def _group(pool: PoolConfig) -> dict[str, Any]:
+    """Places for all processes of a split replica, side by side where there is room."""
+    if pool.split is None:
+        return {}
+    one = {"CPU": 1.0 if pool.cpus is None else pool.cpus, "GPU": pool.gpus or 0.0}
+    bundle = {name: amount for name, amount in one.items() if amount}
+    options: dict[str, Any] = {
+        "placement_group_bundles": [bundle] * pool.split.size,
+        "placement_group_strategy": "PACK",
+    }
+    if pool.labels:
+        selectors = [label_selector(pool.labels)] * pool.split.size
+        options["placement_group_bundle_label_selector"] = selectors
+    return options
 
 
 def _replica(name: str) -> type:

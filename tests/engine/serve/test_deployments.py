@@ -16,6 +16,7 @@ from hymotion_ray.config.serve import (
     ServeConfig,
     ServedModel,
 )
+from hymotion_ray.config.split import SplitConfig
 from hymotion_ray.engine.cluster import ClusterInfo
 from hymotion_ray.engine.serve.app import bind
 from hymotion_ray.engine.serve.deployments import sampler_deployment
@@ -68,3 +69,22 @@ def test_a_number_of_replicas_that_is_asked_for_is_kept() -> None:
     assert number(None, here) == 8
     assert number(ScaleConfig(), here) == 1
     assert number(None, joined) == 1
+
+
+def test_a_split_replica_has_places_for_all_its_processes() -> None:
+    pool = PoolConfig(
+        split=SplitConfig(way="heads", size=2), gpus=1.0, cpus=2.0, labels=("pool=a10",)
+    )
+    served = ServedModel(model="tiny", pools=(pool,))
+    made = sampler_deployment(ServeConfig(models=(served,)), served, pool, "Sampler")
+    settings = made._bound_deployment._replica_config
+    assert settings.placement_group_bundles == [{"CPU": 2.0, "GPU": 1.0}] * 2
+    assert settings.placement_group_bundle_label_selector == [{"pool": "a10"}] * 2
+    assert made._bound_deployment.ray_actor_options["num_gpus"] == 1.0
+
+
+def test_a_split_that_serving_cannot_carry_out_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"pool\.split\.way is 'rows'; allowed: heads, layers"):
+        PoolConfig(split=SplitConfig(way="rows", size=2))
+    with pytest.raises(ConfigError, match="without offload and fallback"):
+        PoolConfig(split=SplitConfig(way="heads", size=2), offload="layers")
