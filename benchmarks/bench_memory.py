@@ -26,7 +26,7 @@ from memory_meter import Meter
 from torch import Tensor
 
 from hymotion_ray.config import Grid, ModelConfig, NetworkConfig, SamplingConfig
-from hymotion_ray.config.grid import GridCell
+from hymotion_ray.config.grid import GPU_TEXT_ROWS, GridCell
 from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.config.releases import TRAIN_FRAMES, released_network
 from hymotion_ray.flow import Row, Sampler
@@ -34,7 +34,7 @@ from hymotion_ray.model import MotionMMDiT
 from hymotion_ray.model.fused.choose import fused_or_plain
 from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.fitted import fitted
-from hymotion_ray.planning.memory import GIB, GPU_TEXT_ROWS, sampling_memory
+from hymotion_ray.planning.memory import GIB, sampling_memory
 from hymotion_ray.planning.presets import CARD_GB, card_preset
 from hymotion_ray.planning.speed import sampling_seconds, training_rate
 from hymotion_ray.planning.training_memory import training_memory

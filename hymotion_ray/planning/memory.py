@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from hymotion_ray.config.fields import require
+from hymotion_ray.config.grid import GPU_TEXT_ROWS
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.parameters import count_parameters
@@ -25,8 +26,6 @@ ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _ENCODER_WEIGHTS = {"bfloat16": 15.26, "int8": 8.9, "4bit": 5.4}
 """GiB of Qwen3-8B: 8.19 B weights; quantised, the 0.62 B of the embedding stay in bf16."""
 _CLIP_GIB = 0.25
-GPU_TEXT_ROWS = 128
-"""Text rows that a sampler on a GPU computes at once (`config.grid`)."""
 _ENCODER_ROW_BYTES = 40 * 2**20
 """Activations and keys of one prompt under the encoder, 180 tokens with the template."""
 

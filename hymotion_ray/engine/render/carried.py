@@ -30,6 +30,7 @@ from hymotion_ray.planning.memory import GIB, Precision, sampling_memory
 from hymotion_ray.planning.placement import sampling_precision
 from hymotion_ray.planning.presets import CardPreset, card_preset, parse_preset
 from hymotion_ray.planning.speed import clip_flops, encoding_rate, sampling_seconds
+from hymotion_ray.planning.split_plan import share_of
 
 Cells = Counter[GridCell]
 Row = TypeVar("Row")
@@ -123,8 +124,9 @@ def expected_of(
         evaluations=stages * model.sampling.num_steps,
         guidance=model.sampling.guidance_scale != 1.0,
     )
+    num_processes = num_samplers * (config.split.size if config.split else 1)
     if not placement.uses_gpus:
-        cores = max(1.0, min(num_samplers * config.resources.cpu_threads, cluster.num_cpus))
+        cores = max(1.0, min(num_processes * config.resources.cpu_threads, cluster.num_cpus))
         return Expected(
             source="made by this run, for CPUs",
             clips_per_s=cells.total() / work.cpu_seconds(cores),
@@ -137,13 +139,13 @@ def expected_of(
         return None
     own = sum(placement.encoder_gpus == 1.0 for _ in range(config.resources.num_encoders))
     gpus = [kind for kind in kinds if kind is not None][own:] or [k for k in kinds if k is not None]
-    gpus = gpus[: max(1, num_samplers)]
+    gpus = gpus[: max(1, num_processes)]
     rate = sum(cells.total() / work.gpu_seconds(gpu, config) for gpu in gpus)
     if placement.encoder_is_large and placement.encoder_gpus:
         encoders = [encoding_rate(kind) for kind in kinds if kind is not None]
         rate = min(rate, max(encoders) * config.resources.num_encoders * work.seeds)
     return Expected(
-        source="made by this run",
+        source="made by this run" + (", what a split sends left out" if config.split else ""),
         clips_per_s=rate,
         start_s=START_S,
         memory_gib=max(work.gpu_bytes(gpu, config) for gpu in gpus) / GIB,
@@ -211,6 +213,8 @@ class _Work:
             )
             for cell in self.cells
         ]
+        if config.split is not None:
+            found = [share_of(memory, config.split) for memory in found]
         return max(memory.total - memory.context for memory in found)
 
 
