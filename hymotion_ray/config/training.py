@@ -62,7 +62,8 @@ class DataConfig:
     readers: int = 2
     """Ray Data's reading processes for each rank."""
     cache_mb: int = 1024
-    """Unpacked clips that a reading process keeps, in megabytes."""
+    """Unpacked clips that a reading process keeps, in megabytes; and as much again of features
+    made of them."""
     prefetch: int = 2
     """Steps that are read ahead of the one being computed."""
 

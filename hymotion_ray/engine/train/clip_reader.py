@@ -32,8 +32,8 @@ class ClipReader:
         """
         self._dataset = dataset
         self._shards: dict[str, ShardInfo] = {s.name: s for s in dataset.shards(split)}
-        self._groups = _Cache[tuple[str, int], list[ShardClip]](cache_bytes)
-        self._files = _Cache[str, pq.ParquetFile](cache_bytes // 2)
+        self._groups = Cache[tuple[str, int], list[ShardClip]](cache_bytes)
+        self._files = Cache[str, pq.ParquetFile](cache_bytes // 2)
         self._starts: dict[str, NDArray[np.int64]] = {}
 
     def clip(self, shard: str, row: int) -> ShardClip:
@@ -69,7 +69,7 @@ class ClipReader:
         return file
 
 
-class _Cache(Generic[K, V]):
+class Cache(Generic[K, V]):
     """Least lately used values go first once they are too many bytes; the newest stays."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -78,12 +78,14 @@ class _Cache(Generic[K, V]):
         self._total = 0
 
     def get(self, key: K) -> V | None:
+        """The value of a key, or None where it is not held."""
         if key not in self._held:
             return None
         self._held.move_to_end(key)
         return self._held[key][0]
 
     def put(self, key: K, value: V, num_bytes: int) -> None:
+        """Hold a value of so many bytes."""
         self._held[key] = value, num_bytes
         self._total += num_bytes
         while self._total > self._max_bytes and len(self._held) > 1:

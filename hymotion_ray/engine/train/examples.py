@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hymotion_ray.config.training import MIN_FRAMES, DataConfig, ObjectiveConfig
+from hymotion_ray.engine.train.clip_windows import WholeClip, canonical_window, whole_clip
 from hymotion_ray.engine.train.clips import mirror_words
 from hymotion_ray.formats.shard_table import ShardCaption, ShardClip
-from hymotion_ray.formats.shards import on_skeleton
-from hymotion_ray.motion.features import canonicalise, encode_features, mirror
 from hymotion_ray.motion.skeleton import Skeleton
 from hymotion_ray.text.condition import TextRow
 
@@ -76,15 +76,23 @@ class ExampleRules:
 
 
 def make_example(
-    clip: ShardClip, position: int, rules: ExampleRules, features: Callable[[str], TextRow]
+    clip: ShardClip,
+    position: int,
+    rules: ExampleRules,
+    features: Callable[[str], TextRow],
+    whole: WholeClip | None = None,
 ) -> Example:
-    """The example of `clip` at `position` of the stream; `features` gives those of a caption."""
+    """The example of `clip` at `position` of the stream.
+
+    features: gives those of a caption. whole: gives those of whole clips; None: made here.
+    """
     generator = torch.Generator().manual_seed(_seed(rules.seed, position))
     draws = torch.rand(8, generator=generator, dtype=torch.float64).tolist()
     is_mirrored = draws[0] < rules.data.mirror
     text, span = choose_caption(clip.captions, is_mirrored, draws[1])
     start, end = _cut(clip.num_frames, span, rules.data, draws[2:5])
-    x, is_finite = _features(clip, start, end, is_mirrored, rules)
+    given = whole or partial(whole_clip, rules=rules)
+    x, is_finite = _window(clip, start, end, is_mirrored, rules, given)
     noise = torch.randn(x.shape, generator=generator)
     context, vector = _condition(text, rules, features, generator)
     return Example(
@@ -153,21 +161,21 @@ def _cut(
     return start, start + length
 
 
-def _features(
-    clip: ShardClip, start: int, end: int, is_mirrored: bool, rules: ExampleRules
+def _window(
+    clip: ShardClip,
+    start: int,
+    end: int,
+    is_mirrored: bool,
+    rules: ExampleRules,
+    whole: WholeClip,
 ) -> tuple[Tensor, bool]:
     """Normalised features (L, 201), and whether they are finite; zeros where they are not."""
-    rot6d, transl = on_skeleton(clip, rules.made_for, rules.skeleton)
-    shown = torch.from_numpy(rot6d[start:end]), torch.from_numpy(transl[start:end])
-    is_cut = end - start < clip.num_frames
-    if not all(bool(part.isfinite().all()) for part in shown):
+    raw = whole(clip, is_mirrored)[start:end]
+    if not bool(raw.isfinite().all()):
         return torch.zeros(end - start, len(rules.mean)), False
-    if is_mirrored:
-        shown = mirror(*shown, rules.skeleton)
+    is_cut = end - start < clip.num_frames
     if is_cut or is_mirrored:
-        moved = canonicalise(shown[0].double(), shown[1].double(), rules.skeleton)
-        shown = moved[0].float(), moved[1].float()
-    raw = encode_features(*shown, rules.skeleton)
+        raw = canonical_window(raw, rules.skeleton)
     std = torch.from_numpy(rules.std)
     scale = torch.where(std < CONSTANT_STD, 0.0, 1.0 / std.clamp_min(CONSTANT_STD))
     x = (raw - torch.from_numpy(rules.mean)) * scale

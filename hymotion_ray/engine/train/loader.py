@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from hymotion_ray.engine.train.captions import CaptionFeatures
 from hymotion_ray.engine.train.clip_reader import ClipReader
+from hymotion_ray.engine.train.clip_windows import ClipFeatures
 from hymotion_ray.engine.train.examples import Example, ExampleRules, make_example
 from hymotion_ray.engine.train.micro_batch import MicroBatch, collate
 from hymotion_ray.engine.train.order import StreamOrder, row_shares
@@ -56,6 +57,7 @@ class BatchLoader:
         shards = {shard.name: shard.num_clips for shard in dataset.shards(spec.split)}
         self.order = StreamOrder(shards, seed=spec.rules.seed, window=data.window)
         self._reader = ClipReader(dataset, spec.split, data.cache_mb << 20)
+        self._whole = ClipFeatures(spec.rules, data.cache_mb << 20)
         self._captions = CaptionFeatures(spec.feature_store, spec.encoder)
         spans = row_shares(spec.global_batch, spec.shares)
         self._first, self._end = spans[spec.rank]
@@ -84,4 +86,4 @@ class BatchLoader:
         """The example at one position of the stream."""
         place = self.order.place(position)
         clip = self._reader.clip(place.shard, place.row)
-        return make_example(clip, position, self.spec.rules, self._captions)
+        return make_example(clip, position, self.spec.rules, self._captions, self._whole)
