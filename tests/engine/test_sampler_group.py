@@ -139,6 +139,19 @@ def test_a_group_samples_what_one_process_samples(
         ray.get(process.sample.remote(condition))
 
 
+@pytest.mark.slow
+def test_a_process_that_hangs_is_given_up_after_the_timeout(
+    ray: ModuleType, lead: Callable[[SplitConfig, int], Any], random_model: Path
+) -> None:
+    model = load_model(str(random_model), device="cpu", dtype="float32")
+    condition = model.encode(["a person walks"])
+    process = lead(SplitConfig(way="rows", size=2, timeout_s=5.0), 2)
+    pid = ray.get(process.follower_pid.remote())
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(Exception, match=r"is given up: process 1 does not answer"):
+        ray.get(process.sample.remote(condition), timeout=90)
+
+
 def test_a_group_without_places_is_refused(
     ray: ModuleType, lead: Callable[[SplitConfig, int], Any]
 ) -> None:
