@@ -11,7 +11,7 @@ from pathlib import Path
 from hymotion_ray.config.releases import released_network
 from hymotion_ray.planning.catalogue import Catalogue, load_catalogue
 from hymotion_ray.planning.layouts import PUBLIC_LAYOUTS
-from hymotion_ray.planning.memory import GIB
+from hymotion_ray.planning.memory import GIB, encoder_memory, sampling_memory
 from hymotion_ray.planning.plan import Plan, Request, make_plan, parse_gpus
 from hymotion_ray.planning.speed import sampling_rate
 from hymotion_ray.planning.split_plan import layout_plan
@@ -55,6 +55,13 @@ batches. Prompts over about 30 words take a larger token cell and more memory; t
 with 36 tokens.
 
 """
+_PUBLIC = """
+## The public 26 and 24 GB
+
+The released tool is said to need a card of 26 GB (lite: 24) for one seed, a prompt of at most 30
+words and 5 s. The same clip here, GiB by stage, encoder and sampler resident on one card:
+
+"""
 _TRAINING = """
 ## Training
 
@@ -74,6 +81,8 @@ def page(catalogue: Catalogue) -> str:
         _table(_split_rows(catalogue)),
         _CARDS,
         _table(_card_rows(catalogue)),
+        _PUBLIC,
+        _table(_public_rows()),
         _TRAINING,
         _table(_training_rows(catalogue)),
     ]
@@ -150,6 +159,19 @@ def _card_rows(catalogue: Catalogue) -> list[Sequence[str]]:
                 (kind, model, best.encoder_place, str(best.samplers[0].rows),
                  f"{best.clips_per_s:.2f}", f"{min(prices):.3f}" if prices else "-"),
             )  # fmt: skip
+    return rows
+
+
+def _public_rows() -> list[Sequence[str]]:
+    rows: list[Sequence[str]] = [
+        ("model", "said, GB of a card", "encoder", "sampler, one clip", "both, end to end"),
+    ]
+    for model, said in (("1.0", "26"), ("lite", "24")):
+        sampler = sampling_memory(
+            released_network(model), rows=1, num_frames=150, num_tokens=48, card_bytes=24 * GIB
+        )
+        sizes = [encoder_memory().total, sampler.total]
+        rows.append((model, said, *(f"{size / GIB:.1f}" for size in (*sizes, sum(sizes)))))
     return rows
 
 

@@ -18,6 +18,7 @@ from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.planning.carried import SCHEMA, shape_of
 from hymotion_ray.planning.catalogue import Catalogue, Machine
+from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.placement import Arrangement, Workload, arrange
 from hymotion_ray.planning.tables import memory_table, placement_table, reasons, settings
 from hymotion_ray.planning.training import choose, fits, training_settings, training_tables
@@ -88,9 +89,10 @@ class Plan:
             "reasons": reasons(self.arrangement, self.others),
             "alternatives": [dict(a) for a in self.alternatives],
             "sources": {
-                "memory": "computed from shapes; the encoder's weights are public",
-                "clips_per_s": "computed: products and memory traffic, scaled from the rates "
-                "measured on one H200 by data-sheet figures",
+                "memory": "computed from shapes and constants; these from "
+                f"{fitted().memory.source}; the encoder's weights are public",
+                "clips_per_s": "computed: products and memory traffic, scaled by data-sheet "
+                f"figures from what one H200 was measured at: {fitted().speed.source}",
                 "hours": f"computed; {START_S} s of start-up included",
                 "cost": f"public prices of the catalogue of {self.catalogue_date}",
             },
@@ -170,9 +172,9 @@ def make_training_plan(request: Request, catalogue: Catalogue) -> dict[str, Any]
         "reasons": words,
         "alternatives": [],
         "sources": {
-            "memory": "computed from shapes",
-            "clips_per_s": "computed: a fifth of the product rate, as the released network's eager "
-            "steps were measured on an H200, scaled by data-sheet figures; perfect scaling assumed",
+            "memory": f"computed from shapes and constants; these {fitted().training.source}",
+            "clips_per_s": f"computed: {fitted().speed.training_share:.0%} of the product rate, as "
+            "measured on an H200, scaled by data-sheet figures; perfect scaling assumed",
             "hours": f"computed: each clip once; {START_S} s of start-up included",
             "cost": f"public prices of the catalogue of {catalogue.date}",
         },

@@ -96,14 +96,14 @@ def test_the_impossible_is_refused_with_the_nearest_possible() -> None:
     data["gpus"].append({**data["gpus"][0], "name": "Small", "memory_gb": 2, "usable_gib": 1.9})
     catalogue = load_catalogue(json.dumps(data))
     small = Request(network=released_network("1.0"), model_name="1.0", gpus={"Small": 2})
-    with pytest.raises(ConfigError, match=r"takes 3\.\d GiB.*Small, has 1\.9.*--model lite"):
+    with pytest.raises(ConfigError, match=r"takes \d\.\d GiB.*Small, has 1\.9.*--model lite"):
         make_plan(small, catalogue)
     with pytest.raises(ConfigError, match=r"Small has 1\.9 GiB"):
         make_training_plan(small, catalogue)
 
 
 def test_training_takes_the_switches_that_fit() -> None:
-    one = make_training_plan(request("A10"), CATALOGUE)
+    one = make_training_plan(request("T4"), CATALOGUE)
     assert "LoRA" in one["placement"][0]["switches"]
     many = make_training_plan(request("A10:8"), CATALOGUE)
     assert "zero" in many["placement"][0]["switches"]
