@@ -58,9 +58,15 @@ def test_a_smaller_card_gives_the_encoder_one_of_its_own_or_the_cpus() -> None:
     assert 0 < divide(NETWORK, in_4bit, "auto", [15 * GIB]).encoder_gpus < 1
 
 
-def test_with_many_cards_the_encoder_does_not_cramp_all_samplers() -> None:
-    shares = divide(NETWORK, BF16, "auto", [A10] * 8)
-    assert (shares.encoder_gpus, shares.rows) == (1.0, 64)
+@pytest.mark.parametrize("size", [18 * GIB, 20 * GIB, A10, 24 * GIB, 28 * GIB])
+def test_with_many_cards_the_encoder_does_not_cramp_all_samplers(size: int) -> None:
+    for precision in ("auto", "float32"):
+        shares = divide(NETWORK, BF16, precision, [size] * 8)
+        assert shares.rows >= 16
+        assert shares.encoder_gpus == 1.0 or shares.encoder_gpus + shares.beside_gpus == 1.0
+
+
+def test_a_large_card_of_many_is_shared() -> None:
     assert divide(NETWORK, BF16, "auto", [80 * GIB] * 8).encoder_gpus < 1
 
 

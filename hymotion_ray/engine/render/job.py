@@ -256,8 +256,8 @@ class Job:
     def _expected(self, cluster: ClusterInfo, grid: Grid, placement: Placement) -> Expected | None:
         if self.plan is not None:
             return self.plan.expected
-        if self.config.split is not None or self.config.offload != "none":
-            return None  # reckoned only where each sampler has its whole network on one card
+        if self.config.offload != "none":
+            return None  # what copying the weights takes is not reckoned
         num_samplers = placement.samplers(living_nodes())[0]
         return expected_of(
             self.config, self.model, cluster, self._cards, placement, grid,
