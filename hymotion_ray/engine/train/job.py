@@ -38,6 +38,7 @@ from hymotion_ray.engine.train.saver import read_best
 from hymotion_ray.engine.train.trainer import fit, gpus_per_worker
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.formats.atomic import open_store
+from hymotion_ray.formats.models.locate import BUILT_IN
 from hymotion_ray.formats.shards import Dataset, open_dataset
 from hymotion_ray.planning.carried import Expected, PlanFile, words_beside
 from hymotion_ray.planning.memory import GIB
@@ -147,6 +148,27 @@ def describe(config: TrainConfig) -> dict[str, Any]:
     }
 
 
+def with_whole_paths(config: TrainConfig) -> TrainConfig:
+    """`config` with every local path from the root on: workers stand in folders of their own."""
+    return dataclasses.replace(
+        config,
+        data=_whole_path(config.data),
+        out=str(Path(config.out).resolve()),
+        init=_whole_init(config.init),
+        llm_path=config.llm_path and _whole_path(config.llm_path),
+        clip_path=config.clip_path and _whole_path(config.clip_path),
+    )
+
+
+def _whole_init(init: str | None) -> str | None:
+    return init if init is None or init in BUILT_IN else _whole_path(init)
+
+
+def _whole_path(place: str) -> str:
+    """A path that is here, from the root on; URLs and names of models elsewhere as they are."""
+    return str(Path(place).resolve()) if "://" not in place and Path(place).exists() else place
+
+
 def _train(
     config: TrainConfig,
     dataset: Dataset,
@@ -162,7 +184,7 @@ def _train(
     if _is_done(config, out):
         say(f"{out} has reached step {config.max_steps} already; raise --max-steps to go on")
         return
-    config = dataclasses.replace(config, global_batch=folder.global_batch, out=str(out.resolve()))
+    config = with_whole_paths(dataclasses.replace(config, global_batch=folder.global_batch))
     if config.global_batch < config.workers.min_workers:
         raise ConfigError(
             f"global_batch is {config.global_batch} clips and there are"
