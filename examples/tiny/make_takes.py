@@ -4,7 +4,7 @@
         --set gates.max_hover_m=0.3 --set gates.max_static_share=1
     python examples/tiny/make_takes.py --raw RAW --deepmimic ../shared/corpus/deepmimic --out TAKES
     hymotion-ray ingest TAKES --captions TAKES/captions.csv --out SHARDS --set splits.val=0 \
-        --set splits.test=0 --set gates.max_hover_m=0.3 --set gates.max_static_share=1
+        --set splits.test=0 --set gates.max_hover_m=0.6 --set gates.max_static_share=1
 
 Raw clips last a second or two, and a model is asked for five. So cycles go on, actions are done
 again after a pause, last poses are held, at several speeds; a take is a window of that. Clips of
@@ -61,7 +61,10 @@ class Take:
 
 
 def read_clips(path: Path) -> dict[str, tuple[str, list[str]]]:
-    """Use and captions of each clip of a table with the columns clip, use and caption."""
+    """Use and captions of each clip of a table with the columns clip, use and caption.
+
+    A use may name the frames that it is about, as in `action 104-150`.
+    """
     clips: dict[str, tuple[str, list[str]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -141,9 +144,12 @@ def takes_of_raw(
     lacking = sorted(set(clips) - set(found))
     if lacking:
         raise InputError(f"{raw} lacks {', '.join(lacking)}; ingest the whole corpus")
-    for name, (use, captions) in clips.items():
+    for name, (told, captions) in clips.items():
+        use, _, frames = told.partition(" ")  # "action 104-150": only these frames of it
+        part_of = slice(*map(int, frames.split("-"))) if frames else slice(None)
         for number in range(per_clip):
-            piece = resampled(draw.choice(found[name]), draw.choice(SPEEDS))
+            rot6d, transl = draw.choice(found[name])
+            piece = resampled((rot6d[part_of], transl[part_of]), draw.choice(SPEEDS))
             length = draw.choice(LENGTHS)
             pose = extended(piece, use, length, round(FPS * draw.choice(PAUSES)))
             room = len(pose[1]) - length
