@@ -359,6 +359,7 @@ class SamplerCore:
         numbers = {n: getattr(quality, n) for n in ("skate", "float", "jitter", "facing")}
         info["quality"] = {n: None if v is None else round(float(v), 5) for n, v in numbers.items()}
         npz = encode_motion(dataclasses.replace(motion, meta=meta), "npz")
+        info["finish_seconds"] = round(time.monotonic() - now, 4)
         return ClipDone(seed=seed, npz=npz, info=info, load=self.load())
 
 

@@ -89,7 +89,7 @@ class ClipDone:
     seed: int
     npz: bytes | None
     info: dict[str, Any] = field(default_factory=dict)
-    """device, cell, precision, degradations, seconds, queue_seconds, quality."""
+    """device, cell, precision, degradations, seconds, queue_seconds, finish_seconds, quality."""
     code: str = ""
     error: str = ""
     load: Load | None = None
