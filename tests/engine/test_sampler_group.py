@@ -107,7 +107,7 @@ def lead(
         remove_placement_group(place)
 
 
-@pytest.mark.parametrize("way", ["heads", "rows", "layers"])
+@pytest.mark.parametrize("way", ["heads", pytest.param("rows", marks=pytest.mark.slow), "layers"])
 def test_a_group_samples_what_one_process_samples(
     ray: ModuleType,
     lead: Callable[[SplitConfig, int], Any],
