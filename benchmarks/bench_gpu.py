@@ -181,7 +181,7 @@ def main(
         floor = floor_seconds(sampler, rate)
         results[f"bulk_{name}_fraction_of_floor"] = round(floor / seconds, 3)
         results[f"peak_gib_64_rows_{name}"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-    del sampler
+    del sampler, bulk
     sampler = make_sampler(network, 16, GPU_TEXT_ROWS)
     given, few = condition(16, 40), mix(16, 1)
     torch.cuda.empty_cache()

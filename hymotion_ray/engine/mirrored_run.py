@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -128,4 +128,4 @@ def on_device(clip: Clip, device: torch.device) -> Clip:
     """The clip at its first step, its condition on a device."""
     c = clip.condition
     moved = Conditions(c.context.to(device), c.vector.to(device), c.length.to(device))
-    return Clip(clip.prompt, moved, clip.num_frames, clip.seed, clip.sampling)
+    return replace(clip, condition=moved)

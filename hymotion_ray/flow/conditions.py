@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.flow.network import Network
+from hymotion_ray.flow.upload import send, upload
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Conditions:
 
     def select(self, prompts: Sequence[int], num_tokens: int) -> Conditions:
         """Those prompts, cropped or zero-padded to `num_tokens` tokens."""
-        place = torch.tensor(prompts, device=self.length.device)
+        place = upload(prompts, torch.int64, self.length.device)
         context = self.context[place, :num_tokens]
         context = F.pad(context, (0, 0, 0, num_tokens - context.shape[1]))
         return Conditions(context, self.vector[place], self.length[place])
@@ -92,12 +93,12 @@ def prepare_conditions(
                 f"prompt {prompt} has context length {length}; allowed: 0 to {num_tokens}, the "
                 "tokens of its context"
             )
-    context = context.to(network.device, network.dtype)
-    length = context_length.to(network.device, torch.int64)
+    context = send(context.to(network.dtype), network.device)
+    length = send(context_length.to(torch.int64), network.device)
     if num_tokens == 0:
         context = F.pad(context, (0, 0, 0, 1))
     empty_P = length == 0
     first_token = torch.where(empty_P[:, None], null.context[:, 0], context[:, 0])
     context = torch.cat((first_token[:, None], context[:, 1:]), dim=1)
-    vector = vector.to(network.device, network.dtype)
+    vector = send(vector.to(network.dtype), network.device)
     return Conditions(context, vector, length.clamp(min=1))

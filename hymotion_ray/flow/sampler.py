@@ -36,6 +36,7 @@ from hymotion_ray.flow.text_window import (
     count_branches,
     null_branches,
 )
+from hymotion_ray.flow.upload import send, upload
 from hymotion_ray.flow.velocity import GuidedVelocity
 from hymotion_ray.flow.work import Work
 
@@ -231,15 +232,16 @@ class Sampler:
         device, cell = self.network.device, batch.cell
         members = [rows[i] for i in batch.padded_indices]
         x = self._noise([row.seed for row in members])[:, : cell.frames]
-        branches = torch.tensor([prompts.index(r.prompt) for r in members], device=device)
-        num_frames = torch.tensor([r.num_frames for r in members], device=device)
+        place = {prompt: i for i, prompt in enumerate(prompts)}
+        branches = upload([place[r.prompt] for r in members], torch.int64, device)
+        num_frames = upload([r.num_frames for r in members], torch.int64, device)
         num_tokens = conditions.length[branches]
         if null != "none":
             nulls = null_branches(branches, len(conditions), null)
             branches = torch.cat((branches, nulls))
             num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
         scales = None if scale is None else torch.full((len(x), 1, 1), scale, device=device)
-        return _Run(batch, _to_device(x, device), branches, num_frames, num_tokens, scales)
+        return _Run(batch, send(x, device), branches, num_frames, num_tokens, scales)
 
     def _noise(self, seeds: Sequence[int]) -> Tensor:
         """Noise of the whole training window for each of `seeds`, equal ones drawn once."""
@@ -314,13 +316,6 @@ def _collect(runs: Sequence[_Run], rows: Sequence[Row], latents: dict[int, Tenso
             latents[i] = x[place, : rows[i].num_frames].clone()
 
 
-def _to_device(x: Tensor, device: torch.device) -> Tensor:
-    """`x` on the device; a copy from pinned memory does not wait for what the device is at."""
-    if device.type == "cuda" and not x.is_cuda:
-        return x.pin_memory().to(device, non_blocking=True)
-    return x.to(device)
-
-
 def nonfinite_rows(latents: Sequence[Tensor]) -> list[int]:
     """Indices of the latents that hold a NaN or an infinity."""
     return [i for i, latent in enumerate(latents) if not bool(torch.isfinite(latent).all())]
@@ -339,9 +334,9 @@ def raise_if_nonfinite(latents: Sequence[Tensor], rows: Sequence[Row]) -> None:
 
 
 def default_window_bytes(device: torch.device) -> int:
-    """Memory for text rows ahead: a sixteenth of a GPU's, at most 1.5 GiB; 256 MiB on CPU."""
+    """Memory for text rows ahead: a sixteenth of a GPU's, at most 1 GiB; 256 MiB on CPU."""
     if device.type == "cuda":
-        return min(torch.cuda.get_device_properties(device).total_memory // 16, 3 * 2**29)
+        return min(torch.cuda.get_device_properties(device).total_memory // 16, 2**30)
     return 256 * 2**20
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hymotion_ray.config.sampling import Method
+from hymotion_ray.flow.upload import upload
 
 Velocity = Callable[[Tensor, Any], Tensor]
 """The velocity of x at a time, or at one time a row where rows stand at steps of their own."""
@@ -49,9 +50,7 @@ class RowFactors:
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, Tensor):
             return RowFactors([v * other for v in self.values], self.device)
-        return torch.tensor(self.values, dtype=torch.float32, device=self.device)[:, None, None] * (
-            other
-        )
+        return upload(self.values, torch.float32, self.device)[:, None, None] * other
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from hymotion_ray.flow.plan import Row, check_rows
 from hymotion_ray.flow.sampler import Sampler
 from hymotion_ray.flow.solvers import Step, advance, row_steps, solver_steps
 from hymotion_ray.flow.text_shelf import NULL, Branch, TextShelf
+from hymotion_ray.flow.upload import send, upload
 
 
 @dataclass(eq=False)
@@ -34,6 +35,8 @@ class Clip:
     """Name of its prompt: clips of one name have the same condition."""
     condition: Conditions
     """One prompt, from `prepare_clip`."""
+    num_tokens: int
+    """Text tokens of its prompt, at least one."""
     num_frames: int
     seed: int
     sampling: SamplingConfig
@@ -74,8 +77,9 @@ def prepare_clip(
         context[None], vector[None, None], length, sampler.null, sampler.network
     )
     check_rows([Row(0, num_frames, seed)], 1, sampler.network.train_frames)
-    sampler.grid.cell(num_frames, int(condition.length), sampler.network.train_frames)
-    return Clip(prompt, condition, num_frames, seed, sampling)
+    num_tokens = max(1, len(context))
+    sampler.grid.cell(num_frames, num_tokens, sampler.network.train_frames)
+    return Clip(prompt, condition, num_tokens, num_frames, seed, sampling)
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,7 @@ class RunKind:
 
 def kind_of(clip: Clip, sampler: Sampler) -> RunKind:
     """The batch that a clip belongs to by its own length and token count."""
-    cell = sampler.grid.cell(
-        clip.num_frames, int(clip.condition.length), sampler.network.train_frames
-    )
+    cell = sampler.grid.cell(clip.num_frames, clip.num_tokens, sampler.network.train_frames)
     return RunKind(cell, clip.guided, clip.sampling.method)
 
 
@@ -135,7 +137,7 @@ class CellRun:
         frames, window = self.kind.cell.frames, self.sampler.network.train_frames
         new = [noise(clip.seed, window)[:frames] for clip in clips]
         device = self.sampler.network.device
-        live = [*self._x[: len(self.clips)], *(x.to(device) for x in new)]
+        live = [*self._x[: len(self.clips)], *(send(x, device) for x in new)]
         self._set([*self.clips, *clips], live)
 
     def drop(self, clips: Sequence[Clip]) -> None:
@@ -155,10 +157,10 @@ class CellRun:
         self._x = torch.stack([*live, *[live[0]] * idle])
         self._branches = [self._branches_of(clip) for clip in members]
         device = self.sampler.network.device
-        num_frames = torch.tensor([clip.num_frames for clip in members], device=device)
+        num_frames = upload([clip.num_frames for clip in members], torch.int64, device)
         num_tokens = torch.cat([clip.condition.length for clip in members])
         scales = [clip.sampling.guidance_scale for clip in members]
-        self._scale = torch.tensor(scales, dtype=torch.float32, device=device)[:, None, None]
+        self._scale = upload(scales, torch.float32, device)[:, None, None]
         if self.kind.guided:
             num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
         cell = self.kind.cell
@@ -205,7 +207,7 @@ class CellRun:
         now = [(own, t) for (own, _), t in pairs]
         now += [(null, t) for (_, null), t in pairs if null is not None]
         places = self._shelf.places(now, self._ahead())
-        index = torch.tensor(places, dtype=torch.int64, device=x_BLF.device)
+        index = upload(places, torch.int64, x_BLF.device)
         self.sampler.work.count_motion(len(places), cell.frames, cell.tokens)
         scale = self._scale if self.kind.guided else None
         return self.sampler.velocity(x_BLF, self._shelf.rows, index, self._layout, scale)

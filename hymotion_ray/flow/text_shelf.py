@@ -15,6 +15,7 @@ import torch
 from hymotion_ray.flow.conditions import Conditions
 from hymotion_ray.flow.network import TextRows
 from hymotion_ray.flow.text_window import TextHalf, TextInputs
+from hymotion_ray.flow.upload import upload
 
 _Key = tuple[Hashable, float]
 NULL: Hashable = ("the learned null text",)
@@ -78,8 +79,8 @@ class TextShelf:
             self._text.write(self.rows, self._take(part), inputs)
         for t, one_token in self._text.null_at([t for _, t in nulls]).items():
             row = self._text.network.repeat_token(one_token, self._num_tokens)
-            device = self._text.network.device
-            self.rows.write(torch.tensor(self._take([(NULL, t)]), device=device), row)
+            place = upload(self._take([(NULL, t)]), torch.int64, self._text.network.device)
+            self.rows.write(place, row)
 
     def _make_room(self, number: int, kept: set[_Key], needed: set[_Key]) -> None:
         """Free places: first of rows that nobody will want soon, then of rows not wanted now."""
@@ -101,9 +102,7 @@ class TextShelf:
         conditions = [branch.condition for branch, _ in full]
         assert None not in conditions
         held = [c for c in conditions if c is not None]
-        times = torch.tensor(
-            [t for _, t in full], dtype=torch.float32, device=self._text.network.device
-        )
+        times = upload([t for _, t in full], torch.float32, self._text.network.device)
         return (
             torch.cat([c.context for c in held]),
             torch.cat([c.vector for c in held]),

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hymotion_ray.flow.conditions import Conditions, null_condition
 from hymotion_ray.flow.network import Network, TextRows
+from hymotion_ray.flow.upload import upload
 from hymotion_ray.flow.work import Work
 
 TextInputs = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -124,7 +125,7 @@ class TextHalf:
     def _inputs(self, conditions: Conditions, pairs: Sequence[tuple[float, int]]) -> TextInputs:
         """Of exactly `rows_per_call` rows: `pairs`, the first one repeated after them."""
         full = [*pairs, *[pairs[0]] * (self.rows_per_call - len(pairs))]
-        t = torch.tensor([t for t, _ in full], dtype=torch.float32, device=self.network.device)
+        t = upload([t for t, _ in full], torch.float32, self.network.device)
         place = self._index([p for _, p in full])
         return conditions.context[place], conditions.vector[place], t, conditions.length[place]
 
@@ -158,4 +159,4 @@ class TextHalf:
         return wanted
 
     def _index(self, places: Sequence[int]) -> Tensor:
-        return torch.tensor(places, dtype=torch.int64, device=self.network.device)
+        return upload(places, torch.int64, self.network.device)

@@ -360,4 +360,4 @@ class Batcher:
 
 def fresh(clip: Clip) -> Clip:
     """The same clip at its first step."""
-    return Clip(clip.prompt, clip.condition, clip.num_frames, clip.seed, clip.sampling)
+    return replace(clip)
