@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_shards import small_dataset
+from ray.util.state import list_nodes
 from test_render_submit import free_port
 from train_driver import TrainCommand
 from train_runs import debug_config, tensors, train_here
@@ -53,7 +54,8 @@ def two_nodes() -> Iterator[str]:
     ]
     second = ["start", f"--address=127.0.0.1:{port}", f"--dashboard-agent-listen-port={agents[1]}"]
     processes = []
-    for arguments in (first, second):
+    url = f"http://127.0.0.1:{dashboard}"
+    for number, arguments in enumerate((first, second), start=1):
         processes.append(
             subprocess.Popen(
                 [RAY, *arguments, *common, "--disable-usage-stats"],
@@ -63,11 +65,26 @@ def two_nodes() -> Iterator[str]:
                 start_new_session=True,
             )
         )
-        time.sleep(10)
-    yield f"http://127.0.0.1:{dashboard}"
+        wait_for_nodes(url, number)
+    yield url
     for process in reversed(processes):
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
+
+
+def wait_for_nodes(url: str, number: int) -> None:
+    """Return once so many nodes are in the cluster; a busy machine needs minutes for each."""
+    end = time.monotonic() + 300
+    alive, problem = 0, ""
+    while time.monotonic() < end:
+        try:
+            alive = sum(node.state == "ALIVE" for node in list_nodes(address=url, timeout=20))
+            if alive >= number:
+                return
+        except Exception as error:  # noqa: BLE001 - whatever a server says that is not up yet
+            problem = f": {error}"
+        time.sleep(1.0)
+    pytest.fail(f"{alive} of {number} nodes after 300 s{problem}")
 
 
 @pytest.mark.slow
