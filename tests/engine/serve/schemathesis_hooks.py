@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import schemathesis
+
+from hymotion_ray.engine.serve.jobs import ID_PATTERN
 
 
 @schemathesis.hook
@@ -31,3 +34,13 @@ def filter_case(context: Any, case: Any) -> bool:
     )
     is_served = body.get("webhook") is None and body.get("model") in (None, "random")
     return is_served and not any(both) and is_same and is_sentence
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """In a chain of requests the path is an earlier answer's, put in after the case was chosen."""
+    body, path_id = case.body, (case.path_parameters or {}).get("job_id")
+    if not isinstance(body, dict) or path_id is None:
+        return
+    if isinstance(body.get("id"), str) and re.fullmatch(ID_PATTERN, body["id"]):
+        body["id"] = path_id
