@@ -40,11 +40,14 @@ Record = dict[str, Any]
 
 
 def fit(document: dict[str, Any], source: str) -> Fitted:
-    """New constants from the `fit` half of a results file."""
+    """New constants from the `fit` half of a results file.
+
+    Those of training memory are counted by the trainer (`engine/train/fit.py`), and only checked.
+    """
     tiny = document["tiny"]
     sampling = _good(document, "sampling", "fit")
     training = _good(document, "training", "fit")
-    memory, speed, trained = fitted().memory, fitted().speed, fitted().training
+    memory, speed = fitted().memory, fitted().speed
     if sampling:
         contexts = [r["measured"].get("context", 0) for r in sampling]
         wanted = [_working_set(r) for r in sampling]
@@ -57,12 +60,8 @@ def fit(document: dict[str, Any], source: str) -> Fitted:
         memory = dataclasses.replace(memory, context_gib=context, source=source)
         speed = _fit_speed(sampling, speed, tiny, source)
     if training:
-        rows = [_training_terms(r, tiny) for r in training]
-        wanted = [r["measured"]["activations"] for r in training]
-        found = _linear(rows, wanted, [_total(r) for r in training], vars(trained))
-        trained = dataclasses.replace(trained, **found, source=source)
         speed = dataclasses.replace(speed, training_share=_training_share(training, speed, tiny))
-    return Fitted(memory=memory, training=trained, speed=speed)
+    return Fitted(memory=memory, training=fitted().training, speed=speed)
 
 
 def _linear(
@@ -87,7 +86,8 @@ def _linear(
 
 
 def _fit_speed(records: Sequence[Record], start: Speed, tiny: bool, source: str) -> Speed:
-    names = ["bytes_a_flop", "text_factor", "launch_s", "clip_s", "float32_factor"]
+    names = ["bytes_a_flop", "text_factor", "launch_s", "text_launch_s"]
+    names += ["clip_s", "float32_factor"]
     first = np.log([max(float(getattr(start, n)), 1e-5) for n in names])
 
     def made(logs: np.ndarray) -> Speed:
@@ -133,6 +133,7 @@ def _seconds(record: Record, tiny: bool, speed: Speed) -> float:
         guidance=given["guidance"],
         precision=given["precision"],
         constants=speed,
+        text_rows=given["text_rows"],
     )
 
 

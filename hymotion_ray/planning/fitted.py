@@ -30,6 +30,8 @@ class SamplingMemory:
     """Numbers a token of one call of the text half over the width D, alive at once."""
     text_rows: float
     """Of the results of one call of the text half, what is taken of their reckoned size."""
+    plain_text_rows: float
+    """The same once more where no fused kernels serve."""
     motion_widths: float
     """Numbers a motion frame over the width D, alive at once in a motion block at its fullest."""
     mask_numbers: float
@@ -76,6 +78,8 @@ class Speed:
     """How much dearer an operation of the text half is than one of the motion half."""
     launch_s: float
     """Least seconds of one evaluation of the network: the start of its kernels."""
+    text_launch_s: float
+    """Least time of a text call, which no graph replays."""
     clip_s: float
     """Seconds a clip for drawing noise and copying."""
     float32_factor: float

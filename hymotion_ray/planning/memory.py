@@ -69,7 +69,7 @@ def text_row_bytes(config: NetworkConfig, num_tokens: int, precision: Precision)
 
 def text_window_bytes(memory_bytes: int) -> int:
     """What the sampler lets text rows take that are computed ahead, on a card of this size."""
-    return min(memory_bytes // 16, 3 * GIB // 2)
+    return min(memory_bytes // 16, GIB)
 
 
 def sampling_memory(
@@ -117,7 +117,7 @@ def sampling_memory(
     )
 
 
-TEXT_PHASE = ("text_widths", "text_rows")
+TEXT_PHASE = ("text_widths", "text_rows", "plain_text_rows")
 MOTION_PHASE = ("motion_widths", "mask_numbers", "row_copies")
 """Constants of the memory that is taken while text rows, and while motion rows are computed: never
 both at once."""
@@ -147,6 +147,8 @@ def sampling_terms(
         "windows": steps * a_step,
         "text_widths": T * N * D * item,
         "text_rows": T * text_row,
+        # Plain torch gathers a call's results before they are written; fused kernels write them.
+        "plain_text_rows": T * text_row * (precision == "float32"),
         "motion_widths": B * L * D * item,
         "mask_numbers": B * L * (L + N) * item,
         "row_copies": B * text_row,

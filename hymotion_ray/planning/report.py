@@ -13,7 +13,7 @@ def words(plan: Mapping[str, Any]) -> str:
         f"{plan['model']} on {gpus}, {plan['clips']:,} clips",
         _table(plan["placement"]),
         "Memory, GiB\n" + _table([_flat(row) for row in plan["memory"]]),
-        f"{plan['clips_per_s']} clips/s, {plan['hours']} hours, {_cost(plan['cost'])}",
+        f"{plan['clips_per_s']} clips/s, {plan['hours']:,.2f} hours, {_cost(plan['cost'])}",
         "\n".join(f"- {reason}" for reason in plan["reasons"]),
     ]
     if plan["settings"]:

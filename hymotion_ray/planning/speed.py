@@ -12,7 +12,7 @@ from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.planning.catalogue import Gpu
 from hymotion_ray.planning.fitted import Speed, fitted
 from hymotion_ray.planning.flops import motion_flops, text_flops
-from hymotion_ray.planning.memory import Precision
+from hymotion_ray.planning.memory import GPU_TEXT_ROWS, Precision
 
 _PRODUCT_SHARE = 785 / 989
 """Of the data sheet's peak, what an 8192^3 bf16 product reached."""
@@ -57,24 +57,25 @@ def sampling_seconds(
     guidance: bool = True,
     precision: Precision = "bfloat16",
     constants: Speed | None = None,
+    text_rows: int = GPU_TEXT_ROWS,
 ) -> float:
     """Seconds of `rows` clips computed at once on a card of their own.
 
-    `evaluations` of the network a clip; `constants` (None: the fitted ones).
+    `evaluations` of the network a clip; `constants` (None: the fitted ones); `text_rows` are
+    computed a call of the text half.
     """
     fit = constants or fitted().speed
-    flops = rows * clip_flops(
-        config,
-        num_frames=num_frames,
-        num_tokens=num_tokens,
-        seeds=seeds,
-        evaluations=evaluations,
-        guidance=guidance,
-        text_factor=fit.text_factor,
-    )
+    motion = (1 + guidance) * motion_flops(config, rows, num_frames, num_tokens)
+    # A text call always computes all its rows, the last one of a group's among them.
+    calls = -(-evaluations * -(-rows // seeds) // text_rows)
+    text = calls * text_flops(config, text_rows, num_tokens)
     slower = fit.float32_factor if precision == "float32" else 1.0
-    work = flops / product_rate(gpu) + flops * fit.bytes_a_flop / (gpu.bandwidth_gb_s * 1e9)
-    return rows * fit.clip_s + max(slower * work, evaluations * fit.launch_s)
+    a_flop = slower * (1 / product_rate(gpu) + fit.bytes_a_flop / (gpu.bandwidth_gb_s * 1e9))
+    return (
+        rows * fit.clip_s
+        + max(a_flop * evaluations * motion, evaluations * fit.launch_s)
+        + max(a_flop * fit.text_factor * text, calls * fit.text_launch_s)
+    )
 
 
 def sampling_rate(

@@ -112,7 +112,7 @@ def _reckon_split(document: dict[str, Any], split: SplitConfig, gpu: Gpu, reques
     if encoders:
         document["settings"]["resources.encoder_gpus"] = 0.0 if on_cpu else round(share, 2)
     _price(document["cost"], hours / document["hours"])
-    document["clips_per_s"], document["hours"] = round(rate, 3), round(hours, 3)
+    document["clips_per_s"], document["hours"] = round(rate, 3), round(hours, 5)
     document["reasons"] = [
         f"samplers of {size} cards each ({split}), {groups} of them; the network takes "
         f"{memory.weights / GIB:.2f} GiB of each card",

@@ -48,7 +48,7 @@ def made_up(fitting: ModuleType, memory: object, speed: object) -> dict:
 
 def test_known_constants_are_found_again(fitting: ModuleType) -> None:
     true = dataclasses.replace(
-        fitted().memory, context_gib=0.7, workspace_gib=0.2, motion_widths=11.0, row_copies=2.0
+        fitted().memory, context_gib=0.7, workspace_gib=0.2, motion_widths=26.0, row_copies=0.2
     )
     fast = dataclasses.replace(fitted().speed, bytes_a_flop=0.006, launch_s=0.004, text_factor=1.4)
     document = made_up(fitting, true, fast)
