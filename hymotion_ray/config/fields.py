@@ -150,7 +150,7 @@ def override(config: C, assignments: Sequence[str]) -> C:
         path, sep, raw = text.partition("=")
         if not sep:
             raise ConfigError(f"override {text!r} lacks '='; allowed: section.field=value")
-        config = _set(config, path.strip().split("."), _parse(raw.strip()), path.strip())
+        config = _set(config, path.strip().split("."), raw.strip(), path.strip())
     return config
 
 
@@ -161,14 +161,17 @@ def _parse(raw: str) -> Any:
         return raw
 
 
-def _set(config: Any, path: list[str], value: Any, where: str) -> Any:
+def _set(config: Any, path: list[str], raw: str, where: str) -> Any:
     names = [f.name for f in dataclasses.fields(config) if f.init]
     if path[0] not in names:
         raise ConfigError(f"unknown setting {where!r}{nearest(path[0], names)}")
     if len(path) == 1:
         hint = typing.get_type_hints(type(config))[path[0]]
+        value = _parse(raw)
+        if hint is str and not isinstance(value, str):
+            value = raw  # a text that looks like a number, such as workers.num_workers=2
         return dataclasses.replace(config, **{path[0]: coerce(value, hint, where)})
     inner = getattr(config, path[0])
     if not dataclasses.is_dataclass(inner):
         raise ConfigError(f"setting {where!r}: {path[0]!r} is a value, not a section")
-    return dataclasses.replace(config, **{path[0]: _set(inner, path[1:], value, where)})
+    return dataclasses.replace(config, **{path[0]: _set(inner, path[1:], raw, where)})

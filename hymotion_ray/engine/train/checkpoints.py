@@ -196,8 +196,11 @@ def prune(out: Path, keep: int, best: str | None) -> list[Path]:
 
 
 def clear_leftovers(out: Path) -> None:
-    """Remove what killed saves left under temporary names; nobody may be writing."""
-    for folder in (out / FOLDER).glob(".step-*.tmp"):
+    """Remove what killed saves left under temporary names; nobody may be writing.
+
+    The model in one is written under a temporary name of its own, of two dots.
+    """
+    for folder in (out / FOLDER).glob(".*step-*.tmp"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
