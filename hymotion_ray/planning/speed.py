@@ -8,11 +8,12 @@ kinds are computed from data-sheet ratios, not measured.
 
 from __future__ import annotations
 
+from hymotion_ray.config.grid import GPU_TEXT_ROWS
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.planning.catalogue import Gpu
 from hymotion_ray.planning.fitted import Speed, fitted
 from hymotion_ray.planning.flops import motion_flops, text_flops
-from hymotion_ray.planning.memory import GPU_TEXT_ROWS, Precision
+from hymotion_ray.planning.memory import Precision
 
 _PRODUCT_SHARE = 785 / 989
 """Of the data sheet's peak, what an 8192^3 bf16 product reached."""
