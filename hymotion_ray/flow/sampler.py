@@ -334,9 +334,13 @@ def raise_if_nonfinite(latents: Sequence[Tensor], rows: Sequence[Row]) -> None:
 
 
 def default_window_bytes(device: torch.device) -> int:
-    """Memory for text rows ahead: a sixteenth of a GPU's, at most 1 GiB; 256 MiB on CPU."""
+    """Memory for text rows ahead: a sixteenth of what this process may take of a GPU, at most
+    1 GiB; 256 MiB on CPU.
+    """
     if device.type == "cuda":
-        return min(torch.cuda.get_device_properties(device).total_memory // 16, 2**30)
+        total = torch.cuda.get_device_properties(device).total_memory
+        share = torch.cuda.get_per_process_memory_fraction(device)
+        return min(int(total * share) // 16, 2**30)
     return 256 * 2**20
 
 

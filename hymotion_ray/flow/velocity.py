@@ -93,6 +93,10 @@ class GuidedVelocity:
             for _ in range(_WARM_UPS):
                 self._compute(own[0], rows, *own[1:])
         torch.cuda.current_stream(x_BLF.device).wait_stream(stream)
+        # While a graph is captured nothing can be handed back: what the warm-up leaves in the
+        # allocator would stand beside the graph's own memory, and does not fit on small cards.
+        torch.cuda.synchronize(x_BLF.device)
+        torch.cuda.empty_cache()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()

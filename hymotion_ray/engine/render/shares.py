@@ -61,8 +61,8 @@ def divide(
     card = min(cards)
     encoder = encoder_bytes(text, encoder_weights)
     share = math.ceil(100 * encoder / card) / 100
-    beside = _rows_that_fit(network, precision, card, int(card * (1 - share)))
-    alone = _rows_that_fit(network, precision, card, card) or _ROWS[-1]
+    beside = _rows_that_fit(network, precision, int(card * (1 - share)))
+    alone = _rows_that_fit(network, precision, card) or _ROWS[-1]
     size, needed = f"{card / _GIB:.0f} GiB", f"{encoder / _GIB:.0f} GiB"
     is_cramped = beside < _FEW_ROWS and len(cards) >= _MANY_CARDS
     if beside and not is_cramped:
@@ -89,7 +89,7 @@ def divide(
     )
 
 
-def _rows_that_fit(network: NetworkConfig, precision: Precision, card: int, room: int) -> int:
+def _rows_that_fit(network: NetworkConfig, precision: Precision, room: int) -> int:
     """The most rows whose sampler takes no more than `room` bytes of a card; 0 when none does."""
     for rows in _ROWS:
         needed = sampling_memory(
@@ -98,7 +98,7 @@ def _rows_that_fit(network: NetworkConfig, precision: Precision, card: int, room
             num_frames=_FRAMES,
             num_tokens=_TOKENS,
             precision="float32" if precision == "float32" else "bfloat16",
-            card_bytes=card,
+            card_bytes=room,
         )
         if needed.total <= room:
             return rows
