@@ -214,8 +214,11 @@ class CellRun:
 
     def _ahead(self) -> Iterator[tuple[Branch, float]]:
         """Pairs of branch and time that the steps after this one will want, the soonest first."""
-        # One call's rows at most are computed ahead: one clip's next steps, or all clips' next one.
-        most = min(self.sampler.grid.text_rows, max(clip.num_left for clip in self.clips))
+        # One call's rows at most are computed ahead: so many steps of as many prompts, and what
+        # the last call had room for.
+        prompts = len({own.name for own, _ in self._branches})
+        most = self.sampler.grid.text_rows // prompts + 1
+        most = min(most, max(clip.num_left for clip in self.clips))
         for offset in range(most):
             for clip, branches in zip(self.clips, self._branches, strict=False):
                 if offset < clip.num_left:
