@@ -32,6 +32,7 @@ WORK_FOLDER = ".work"
 _FILE = f"{WORK_FOLDER}/lease.json"
 BEAT_S = 5.0
 _BEATS_UNTIL_GONE = 4
+_LOOKS, _BETWEEN_LOOKS_S = 4, 0.5
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class LeaseCheck:
     def require(self) -> None:
         """Raise `OutputError` when the folder is no longer this driver's."""
         held = _read(self.store)
+        for _ in range(_LOOKS - 1):
+            # Not there at one look may be a store that is busy replacing it.
+            if held is None:
+                time.sleep(_BETWEEN_LOOKS_S)
+                held = _read(self.store)
         if held is None:
             raise OutputError(
                 f"{self.store.url('')} is not what the driver sees under that name (there is no"
