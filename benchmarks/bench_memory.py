@@ -253,6 +253,7 @@ def measure_sampling(
         evaluations=shape.num_steps,
         guidance=shape.guidance,
         precision=shape.precision,  # type: ignore[arg-type]
+        text_rows=shape.text_rows,
     )
     return {"predicted": _plain(predicted) | {"seconds": round(took, 4)}, "measured": found}
 

@@ -20,6 +20,7 @@ from hymotion_ray.config import Grid, ModelConfig, NetworkConfig, SamplingConfig
 from hymotion_ray.config.fields import from_mapping, shown, to_mapping
 from hymotion_ray.config.sampling import Method, NoiseSource, Precision
 from hymotion_ray.errors import ConfigError, TextEncoderError
+from hymotion_ray.flow.network import Network
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
 from hymotion_ray.formats.models.checkpoint import Checkpoint, read_model
@@ -137,13 +138,27 @@ class Model:
         `noise_source` "gpu" draws noise as the released Lite model does, on the GPU: other noise
         for the same seed. `ConfigError` where the model is on none.
         """
+        return self.sampler_over(self._sampling_network, grid, noise_source)
+
+    def sampler_over(
+        self,
+        network: Network,
+        grid: Grid | None = None,
+        noise_source: NoiseSource = "cpu",
+        text_window_bytes: int | None = None,
+    ) -> Sampler:
+        """A sampler over `network` in place of the model's own, such as a share of it.
+
+        `text_window_bytes` bounds the text computed ahead (None: by the device).
+        """
         return Sampler(
-            self._sampling_network,
+            network,
             null_vector=self.checkpoint.null_vtxt_feat,
             null_context=self.checkpoint.null_ctxt_input,
             train_frames=self.config.train_frames,
             enable_ctxt_null_feat=self.config.enable_ctxt_null_feat,
             grid=grid,
+            text_window_bytes=text_window_bytes,
             noise_source=noise_source,
         )
 

@@ -35,8 +35,9 @@ _ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
 }
 if not Path("/dev/nvidia0").exists():
-    # Without a GPU, Triton's kernels run in its interpreter. It asks when it is first imported.
-    _ENVIRONMENT["TRITON_INTERPRET"] = "1"
+    # Without a GPU, Triton's kernels run in its interpreter. It asks when it is first imported,
+    # which a folder's own conftest may do before pytest is configured.
+    os.environ["TRITON_INTERPRET"] = "1"
 _OBJECT_STORE_BYTES = 256 * 1024 * 1024
 _RAY_DIR = pytest.StashKey[str]()
 _RAY_IS_OURS = pytest.StashKey[bool]()

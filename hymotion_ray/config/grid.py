@@ -43,6 +43,11 @@ GPU_ROWS, GPU_TEXT_ROWS = 64, 128
 """Rows a call that fill a large GPU; smaller calls leave it idle."""
 
 
+def text_window_bytes(memory_bytes: int) -> int:
+    """What a sampler that may take so much of a GPU lets text rows take that are computed ahead."""
+    return min(memory_bytes // 16, 2**30)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """Which cells there are."""

@@ -46,10 +46,11 @@ class LeaseCheck:
         """Raise `OutputError` when the folder is no longer this driver's."""
         held = _read(self.store)
         for _ in range(_LOOKS - 1):
+            if held is not None:
+                break
             # Not there at one look may be a store that is busy replacing it.
-            if held is None:
-                time.sleep(_BETWEEN_LOOKS_S)
-                held = _read(self.store)
+            time.sleep(_BETWEEN_LOOKS_S)
+            held = _read(self.store)
         if held is None:
             raise OutputError(
                 f"{self.store.url('')} is not what the driver sees under that name (there is no"

@@ -5,12 +5,10 @@ What a stage asks of `hymotion_ray.api.Model`, for sampling alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from hymotion_ray.api import Model, load_model
+from hymotion_ray.api import load_model
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.model import ModelConfig
 from hymotion_ray.config.sampling import NoiseSource, Precision
@@ -43,24 +41,4 @@ class OffloadedModel:
 
     def new_sampler(self, grid: Grid | None = None, noise_source: NoiseSource = "cpu") -> Sampler:
         """As `Model.new_sampler`."""
-        return sampler_over(self.network, self._loaded, grid, noise_source)
-
-
-def sampler_over(
-    network: Any,
-    model: Model,
-    grid: Grid | None,
-    noise_source: NoiseSource,
-    text_window_bytes: int | None = None,
-) -> Sampler:
-    """A sampler with the learned null features of `model`, over `network` in place of its own."""
-    return Sampler(
-        network,
-        null_vector=model.checkpoint.null_vtxt_feat,
-        null_context=model.checkpoint.null_ctxt_input,
-        train_frames=model.config.train_frames,
-        enable_ctxt_null_feat=model.config.enable_ctxt_null_feat,
-        grid=grid,
-        text_window_bytes=text_window_bytes,
-        noise_source=noise_source,
-    )
+        return self._loaded.sampler_over(self.network, grid, noise_source)

@@ -38,7 +38,6 @@ from hymotion_ray.engine.device import (
     set_threads,
 )
 from hymotion_ray.engine.mirrored_run import Change, Mirror, MirroredRun
-from hymotion_ray.engine.offloaded import sampler_over
 from hymotion_ray.errors import ClusterError, HyMotionError, ReplicaLostError
 from hymotion_ray.flow.plan import Row
 from hymotion_ray.flow.sampler import OnStep, Sampler
@@ -261,7 +260,7 @@ class _Member:
             device=device_name(device),
             weight_bytes=sum(p.numel() * p.element_size() for p in network.parameters()),
         )
-        self.sampler = sampler_over(shared, loaded, share.grid, share.noise, _WINDOW_BYTES)
+        self.sampler = loaded.sampler_over(shared, share.grid, share.noise, _WINDOW_BYTES)
         self._float32: Sampler | None = None
 
     def sampler_in(self, float32: bool) -> Sampler:

@@ -47,7 +47,9 @@ class Network(Protocol):
     `text_stream_into(rows, index, ...)` writes the text half where it is wanted, without a copy.
     """
 
-    train_frames: int
+    @property
+    def train_frames(self) -> int:
+        """Frames of the training window."""
 
     @property
     def dtype(self) -> torch.dtype:

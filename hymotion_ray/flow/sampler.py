@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hymotion_ray.config.grid import Grid, GridCell
+from hymotion_ray.config.grid import Grid, GridCell, text_window_bytes
 from hymotion_ray.config.sampling import NoiseSource, SamplingConfig
 from hymotion_ray.errors import ConfigError, SamplingError
 from hymotion_ray.flow.conditions import Conditions, prepare_conditions
@@ -334,13 +334,11 @@ def raise_if_nonfinite(latents: Sequence[Tensor], rows: Sequence[Row]) -> None:
 
 
 def default_window_bytes(device: torch.device) -> int:
-    """Memory for text rows ahead: a sixteenth of what this process may take of a GPU, at most
-    1 GiB; 256 MiB on CPU.
-    """
+    """Memory for text rows ahead: by what this process may take of a GPU; 256 MiB on CPU."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         share = torch.cuda.get_per_process_memory_fraction(device)
-        return min(int(total * share) // 16, 2**30)
+        return text_window_bytes(int(total * share))
     return 256 * 2**20
 
 

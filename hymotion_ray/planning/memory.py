@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from hymotion_ray.config.fields import require
-from hymotion_ray.config.grid import GPU_TEXT_ROWS
+from hymotion_ray.config.grid import GPU_TEXT_ROWS, text_window_bytes
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.parameters import count_parameters
@@ -65,11 +65,6 @@ def text_row_bytes(config: NetworkConfig, num_tokens: int, precision: Precision)
     chunks += 2 * config.with_long_skip_connection
     keys_and_values = 2 * config.num_layers * num_tokens * D
     return (keys_and_values + chunks * D) * ITEM_BYTES[precision]
-
-
-def text_window_bytes(memory_bytes: int) -> int:
-    """What the sampler lets text rows take that are computed ahead, on a card of this size."""
-    return min(memory_bytes // 16, GIB)
 
 
 def sampling_memory(

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from hymotion_ray.config.grid import text_window_bytes
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.planning.memory import (
@@ -17,7 +18,6 @@ from hymotion_ray.planning.memory import (
     Precision,
     encoder_memory,
     sampling_memory,
-    text_window_bytes,
 )
 from hymotion_ray.planning.placement import MARGIN, ROWS
 

@@ -82,6 +82,10 @@ def test_a_value_of_any_size_is_shown_in_a_line() -> None:
         assert len(shown(value)) < 300
 
 
+def test_a_text_that_looks_like_a_number_stays_a_text() -> None:
+    assert override(ModelConfig(network=NetworkConfig(**SIZES)), ["name=2"]).name == "2"
+
+
 def test_overrides_name_their_section_and_the_nearest_field() -> None:
     config = ModelConfig(network=NetworkConfig(**SIZES))
     changed = override(config, ["sampling.num_steps=7", "name=mine", "network.qkv_bias=false"])

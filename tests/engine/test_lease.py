@@ -55,6 +55,24 @@ def test_a_lease_leaves_nothing_behind(store: Store) -> None:
     assert store.list_files() == ["a"]
 
 
+def test_a_lease_that_is_away_for_a_moment_is_no_lost_folder(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [False, False]
+    there = Store.exists
+
+    def at_times(self: Store, name: str) -> bool:
+        return answers.pop() if answers else there(self, name)
+
+    with lease(store) as held, monkeypatch.context() as patch:
+        patch.setattr(Store, "exists", at_times)
+        held.check.require()
+        assert answers == []
+        patch.setattr(Store, "exists", lambda self, name: False)
+        with pytest.raises(OutputError, match="not what the driver sees"):
+            held.check.require()
+
+
 def test_a_second_driver_is_refused_while_the_first_lives(store: Store) -> None:
     with lease(store), pytest.raises(OutputError, match=rf"in use by process {os.getpid()}"):
         lease(store).__enter__()

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hymotion_ray.model.fused.keys import HEAD_DIM, rotated
+from hymotion_ray.model.fused.choose import HEAD_DIM
+from hymotion_ray.model.fused.keys import rotated
 from hymotion_ray.model.layers import EPS
 
 _LOG2_E = 1.4426950408889634

@@ -12,7 +12,8 @@ from hymotion_ray.model.mmdit import MotionMMDiT
 if TYPE_CHECKING:
     from hymotion_ray.model.fused.network import FusedMMDiT
 
-_HEAD_DIM = 64
+HEAD_DIM = 64
+"""Head width that the kernels are written for: that of both released models."""
 _MIN_CAPABILITY = (8, 0)
 
 
@@ -25,8 +26,8 @@ def why_plain(network: MotionMMDiT) -> str | None:
         return "the kernels are for compute capability 8.0 and later"
     if network.dtype not in (torch.bfloat16, torch.float16):
         return f"the kernels are for 16-bit weights, these are {network.dtype}"
-    if config.head_dim != _HEAD_DIM:
-        return f"the kernels are for heads of width {_HEAD_DIM}, these have {config.head_dim}"
+    if config.head_dim != HEAD_DIM:
+        return f"the kernels are for heads of width {HEAD_DIM}, these have {config.head_dim}"
     if config.insert_start_token or config.with_long_skip_connection:
         return "the kernels know neither start tokens nor long skip connections"
     if find_spec("triton") is None:

@@ -12,10 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hymotion_ray.model.fused.choose import HEAD_DIM
 from hymotion_ray.model.layers import EPS
-
-HEAD_DIM = 64
-"""Head width that the kernels are written for: that of both released models."""
 
 BLOCK, WARPS = 16, 2
 """Heads of tokens a program takes, and its warps: measured on an H200."""
@@ -79,14 +77,14 @@ def _keys_kernel(  # type: ignore[no-untyped-def]
 
 def keys_in_place(qkv_BLF: Tensor, weight: Tensor, table: Tensor, num_heads: int) -> None:
     """Norm and rotate the keys of qkv (B, L, 3 H E), which hold its second third."""
-    num_rows, num_tokens, _ = qkv_BLF.shape
+    assert qkv_BLF.is_contiguous(), "rows follow each other"
+    num_tokens = qkv_BLF.shape[1]
     width = num_heads * HEAD_DIM
     keys = qkv_BLF[..., width:]
     _launch(
         qkv_BLF, weight, table, keys, None, None, num_heads, width,
         (num_tokens * qkv_BLF.stride(1), qkv_BLF.stride(1)),
     )  # fmt: skip
-    assert num_rows * num_tokens * qkv_BLF.stride(1) == qkv_BLF.numel(), "qkv is contiguous"
 
 
 def keys_and_values(

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from hymotion_ray.model.blocks import DoubleBlock, SingleBlock
 from hymotion_ray.model.fused.attention import NO_BAND, fused_attention
-from hymotion_ray.model.fused.keys import HEAD_DIM, keys_and_values, keys_in_place
+from hymotion_ray.model.fused.choose import HEAD_DIM
+from hymotion_ray.model.fused.keys import keys_and_values, keys_in_place
 from hymotion_ray.model.fused.norms import gated_norm
 from hymotion_ray.model.fused.rows import FusedLayout, FusedRows
 from hymotion_ray.model.layers import GeluMlp, Modulation

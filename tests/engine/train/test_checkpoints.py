@@ -19,6 +19,7 @@ from hymotion_ray.engine.train import checkpoints as module
 from hymotion_ray.engine.train.checkpoints import (
     Staged,
     all_checkpoints,
+    clear_leftovers,
     fault_in,
     newest,
     read_checkpoint,
@@ -174,3 +175,13 @@ def test_equal_states_give_equal_bytes(base: Checkpoint, tmp_path: Path) -> None
     for path in one.rglob("*"):
         if path.is_file():
             assert path.read_bytes() == (other / path.relative_to(one)).read_bytes(), path
+
+
+def test_what_killed_saves_leave_goes_and_checkpoints_stay(
+    base: Checkpoint, tmp_path: Path
+) -> None:
+    whole = write_checkpoint(tmp_path, staged(base, 6), base)
+    for name in (".step-00000009.0a.tmp", "..step-00000009.0a.tmp.1b.tmp"):
+        (whole.parent / name).mkdir()
+    clear_leftovers(tmp_path)
+    assert list(whole.parent.iterdir()) == [whole]
