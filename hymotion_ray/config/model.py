@@ -52,7 +52,7 @@ class ModelConfig:
     text: TextConfig = field(default_factory=TextConfig)
     """The text encoder it was trained with."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """Defaults of sampling."""
+    """Defaults of sampling: exact ones, since approximate modes are a job's own choice."""
     name: str = "unnamed"
     """Short name that outputs carry."""
     licence: str = "unknown"
@@ -76,6 +76,12 @@ class ModelConfig:
             "schema_version",
             self.schema_version,
             f"{MODEL_SCHEMA_VERSION} (this release of hymotion-ray); convert again with `import`",
+        )
+        require(
+            not self.sampling.shortcuts,
+            "sampling",
+            ", ".join(self.sampling.shortcuts),
+            "exact sampling; approximate modes are asked for by a render job, not by a model",
         )
         require(1 <= self.train_frames <= 100_000, "train_frames", self.train_frames, "1 to 100000")
         require(self.fps == 30, "fps", self.fps, "30")

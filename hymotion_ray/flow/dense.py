@@ -7,17 +7,24 @@ computed again for every row, step and branch. Knows no grid cells and keeps not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from hymotion_ray.config.sampling import SamplingConfig
 from hymotion_ray.flow.conditions import Conditions
-from hymotion_ray.flow.guidance import guide, needs_null
+from hymotion_ray.flow.guidance import (
+    guidance_direction,
+    guide,
+    guide_apart,
+    needs_null,
+    sampling_steps,
+)
 from hymotion_ray.flow.network import Network
 from hymotion_ray.flow.path import noise
 from hymotion_ray.flow.plan import Row
-from hymotion_ray.flow.solvers import advance, solver_steps
+from hymotion_ray.flow.solvers import Step, advance
 from hymotion_ray.flow.work import Work
 
 
@@ -71,17 +78,26 @@ def _integrate(
         length, x_length = length.repeat(2), x_length.repeat(2)
     num_tokens = context.shape[1]
     layout = network.motion_layout(x_length, length, num_frames, num_tokens)
+    direction: Tensor | None = None
 
-    def velocity(x_BLF: Tensor, t: float) -> Tensor:
+    def velocity(step: Step, x_BLF: Tensor, t: float) -> Tensor:
+        nonlocal direction
         x = x_BLF.repeat(2, 1, 1) if guided else x_BLF
         work.count_text(len(x), num_tokens)
         work.count_motion(len(x), num_frames, num_tokens)
         t_B = torch.full((len(x),), t, device=device)
         text = network.text_stream(context, vector, t_B, length)
         v = network.motion_stream(x, text, layout).float()
-        return guide(v, sampling.guidance_scale) if guided else v
+        if not guided:
+            return v
+        if not sampling.shortcuts:
+            return guide(v, sampling.guidance_scale)
+        v_text, v_null = v.chunk(2)
+        uses = [step.null_use(t)] * len(v_text)
+        direction = guidance_direction(uses, v_text - v_null, direction, v_text)
+        return guide_apart(v_text, direction, sampling.guidance_scale)
 
     x = torch.stack([noise(row.seed, num_frames, noise_device) for row in rows]).to(device)
-    for step in solver_steps(sampling.method, sampling.num_steps):
-        x = advance(velocity, x, step)
+    for step in sampling_steps(sampling):
+        x = advance(partial(velocity, step), x, step)
     return x

@@ -24,11 +24,11 @@ from hymotion_ray.config.sampling import NoiseSource, SamplingConfig
 from hymotion_ray.errors import ConfigError, SamplingError
 from hymotion_ray.flow.conditions import Conditions, prepare_conditions
 from hymotion_ray.flow.dense import sample_dense
-from hymotion_ray.flow.guidance import needs_null
+from hymotion_ray.flow.guidance import keeps_apart, needs_null, sampling_steps
 from hymotion_ray.flow.network import Network
 from hymotion_ray.flow.path import noise
 from hymotion_ray.flow.plan import Batch, Row, check_rows, group_batches, plan_batches
-from hymotion_ray.flow.solvers import advance, solver_steps, stage_times
+from hymotion_ray.flow.solvers import Step, advance, solver_steps, stage_times
 from hymotion_ray.flow.text_window import (
     NullKind,
     TextHalf,
@@ -56,11 +56,15 @@ class _Run:
     branches: Tensor
     """Which text row each motion row attends to: (B,), or (2B,) with the null branch after."""
     num_frames: Tensor
-    """Frames of each motion row, in the order of `branches`."""
+    """Frames of each motion row of a call: as `branches`, or (B,) with branches kept apart."""
     num_tokens: Tensor
-    """Text tokens of each motion row."""
+    """Text tokens of each of them."""
     scale: Tensor | None
     """Guidance scale (B, 1, 1) fp32; None without guidance."""
+    apart: bool
+    """Whether each branch is a call of its own."""
+    direction: Tensor | None = None
+    """Direction of guidance (B, L, 201) of the last evaluation, with branches kept apart."""
 
 
 class Sampler:
@@ -189,9 +193,8 @@ class Sampler:
         prompts = list(dict.fromkeys(rows[i].prompt for b in group for i in b.indices))
         cell, null = group[0].cell, self._null_kind(sampling)
         conditions = all_conditions.select(prompts, cell.tokens)
-        scale = sampling.guidance_scale if null != "none" else None
         runs: list[_Run] = []
-        steps = solver_steps(sampling.method, sampling.num_steps)
+        steps = sampling_steps(sampling)
         steps_per_window = self._steps_per_window(len(prompts), cell, sampling)
         window = None
         for first in range(0, len(steps), steps_per_window):
@@ -199,25 +202,32 @@ class Sampler:
             window = self.text.window(conditions, stage_times(ahead), null, window)
             if not runs:
                 # Drawn while the device is at the text.
-                runs = [self._start(b, conditions, prompts, rows, null, scale) for b in group]
+                runs = [self._start(b, conditions, prompts, rows, null, sampling) for b in group]
             for run in runs:
                 layout = self.network.motion_layout(
                     run.num_frames, run.num_tokens, cell.frames, cell.tokens
                 )
-                velocity = partial(self._velocity, run, window, layout)
                 for step in ahead:
+                    velocity = partial(self._velocity, run, window, layout, step)
                     run.x = advance(velocity, run.x, step)
                     tick()
         return runs
 
     def _velocity(
-        self, run: _Run, window: TextWindow, layout: Any, x_BLF: Tensor, t: float
+        self, run: _Run, window: TextWindow, layout: Any, step: Step, x_BLF: Tensor, t: float
     ) -> Tensor:
-        """The guided velocity (B, L, 201) fp32 of a batch at time t."""
-        cell = run.batch.cell
-        self.work.count_motion(len(run.branches), cell.frames, cell.tokens)
+        """The guided velocity (B, L, 201) fp32 of a batch at time t of `step`."""
+        cell, use = run.batch.cell, step.null_use(t)
+        num_calls = 1 + (run.apart and use == "new")
+        for _ in range(num_calls):
+            self.work.count_motion(len(run.num_frames), cell.frames, cell.tokens)
         index = window.places(t, run.branches)
-        return self.velocity(x_BLF, window.rows, index, layout, run.scale)
+        if not run.apart or run.scale is None:
+            return self.velocity(x_BLF, window.rows, index, layout, run.scale)
+        v, run.direction = self.velocity.apart(
+            x_BLF, window.rows, index, layout, run.scale, [use] * len(x_BLF), run.direction
+        )
+        return v
 
     def _start(
         self,
@@ -226,7 +236,7 @@ class Sampler:
         prompts: Sequence[int],
         rows: Sequence[Row],
         null: NullKind,
-        scale: float | None,
+        sampling: SamplingConfig,
     ) -> _Run:
         """A batch at t = 0: its noise, its branches and its lengths."""
         device, cell = self.network.device, batch.cell
@@ -236,12 +246,14 @@ class Sampler:
         branches = upload([place[r.prompt] for r in members], torch.int64, device)
         num_frames = upload([r.num_frames for r in members], torch.int64, device)
         num_tokens = conditions.length[branches]
+        apart, scale = keeps_apart(sampling), None
         if null != "none":
             nulls = null_branches(branches, len(conditions), null)
             branches = torch.cat((branches, nulls))
-            num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
-        scales = None if scale is None else torch.full((len(x), 1, 1), scale, device=device)
-        return _Run(batch, send(x, device), branches, num_frames, num_tokens, scales)
+            if not apart:
+                num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
+            scale = torch.full((len(x), 1, 1), sampling.guidance_scale, device=device)
+        return _Run(batch, send(x, device), branches, num_frames, num_tokens, scale, apart)
 
     def _noise(self, seeds: Sequence[int]) -> Tensor:
         """Noise of the whole training window for each of `seeds`, equal ones drawn once."""

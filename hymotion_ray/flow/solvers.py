@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,10 @@ from torch import Tensor
 
 from hymotion_ray.config.sampling import Method
 from hymotion_ray.flow.upload import upload
+
+NullUse = Literal["new", "kept", "none"]
+"""What an evaluation does about guidance: computes the null branch, takes over the direction of the
+last one that did, or goes without."""
 
 Velocity = Callable[[Tensor, Any], Tensor]
 """The velocity of x at a time, or at one time a row where rows stand at steps of their own."""
@@ -32,6 +36,17 @@ class Step:
     method: Method
     times: tuple[float, ...]
     dt: float
+    guided: tuple[float, float] = (0.0, 1.0)
+    """First and last time of guidance."""
+    new_null: bool = True
+    """Whether the null branch is computed in this step."""
+
+    def null_use(self, t: float) -> NullUse:
+        """What the evaluation at time t of this step does about guidance."""
+        first, last = self.guided
+        if not first <= t <= last:
+            return "none"
+        return "new" if self.new_null else "kept"
 
 
 class RowFactors:

@@ -10,7 +10,8 @@ Shapes: B rows, L frames.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from hymotion_ray.config.grid import GridCell
 from hymotion_ray.config.sampling import Method, SamplingConfig
 from hymotion_ray.flow.conditions import Conditions, prepare_conditions
-from hymotion_ray.flow.guidance import needs_null
+from hymotion_ray.flow.guidance import keeps_apart, needs_null, sampling_steps
 from hymotion_ray.flow.path import noise
 from hymotion_ray.flow.plan import Row, check_rows
 from hymotion_ray.flow.sampler import Sampler
@@ -45,7 +46,7 @@ class Clip:
     """Steps done."""
 
     def __post_init__(self) -> None:
-        self.steps = solver_steps(self.sampling.method, self.sampling.num_steps)
+        self.steps = sampling_steps(self.sampling)
 
     @property
     def guided(self) -> bool:
@@ -89,18 +90,20 @@ class RunKind:
     cell: GridCell
     guided: bool
     method: Method
+    apart: bool
+    """Whether branches are calls of their own, as modes need that leave the null branch out."""
 
     def holds(self, other: RunKind) -> bool:
         """Whether clips of kind `other` fit into a batch of this kind."""
         mine, theirs = self.cell, other.cell
         fits = theirs.frames <= mine.frames and theirs.tokens <= mine.tokens
-        return fits and (self.guided, self.method) == (other.guided, other.method)
+        return fits and replace(self, cell=theirs) == other
 
 
 def kind_of(clip: Clip, sampler: Sampler) -> RunKind:
     """The batch that a clip belongs to by its own length and token count."""
     cell = sampler.grid.cell(clip.num_frames, clip.num_tokens, sampler.network.train_frames)
-    return RunKind(cell, clip.guided, clip.sampling.method)
+    return RunKind(cell, clip.guided, clip.sampling.method, keeps_apart(clip.sampling))
 
 
 class CellRun:
@@ -117,6 +120,7 @@ class CellRun:
         capacity = 2 * stages * kind.cell.rows + sampler.grid.text_rows
         self._shelf = TextShelf(sampler.text, kind.cell.tokens, capacity)
         self._x = torch.empty(0)
+        self._direction = torch.empty(0)  # of guidance, row by row, with branches kept apart
         self._branches: list[tuple[Branch, Branch | None]] = []
 
     @property
@@ -137,31 +141,35 @@ class CellRun:
         frames, window = self.kind.cell.frames, self.sampler.network.train_frames
         new = [noise(clip.seed, window)[:frames] for clip in clips]
         device = self.sampler.network.device
-        live = [*self._x[: len(self.clips)], *(send(x, device) for x in new)]
-        self._set([*self.clips, *clips], live)
+        num_live = len(self.clips)
+        live = [*self._x[:num_live], *(send(x, device) for x in new)]
+        kept = [*self._direction[:num_live], *map(torch.zeros_like, live[num_live:])]
+        self._set([*self.clips, *clips], live, kept)
 
     def drop(self, clips: Sequence[Clip]) -> None:
         """Let clips leave, finished or not."""
         gone = {id(clip) for clip in clips}
         places = [i for i, clip in enumerate(self.clips) if id(clip) not in gone]
-        self._set([self.clips[i] for i in places], [self._x[i] for i in places])
+        live, kept = ([held[i] for i in places] for held in (self._x, self._direction))
+        self._set([self.clips[i] for i in places], live, kept)
 
     @torch.inference_mode()
-    def _set(self, clips: list[Clip], live: list[Tensor]) -> None:
+    def _set(self, clips: list[Clip], live: list[Tensor], kept: list[Tensor]) -> None:
         self.clips = clips
         if not clips:
-            self._x, self._branches = torch.empty(0), []
+            self._x, self._direction, self._branches = torch.empty(0), torch.empty(0), []
             return
         idle = self.num_rows - len(clips)
         members = [*clips, *[clips[0]] * idle]
         self._x = torch.stack([*live, *[live[0]] * idle])
+        self._direction = torch.stack([*kept, *[kept[0]] * idle])
         self._branches = [self._branches_of(clip) for clip in members]
         device = self.sampler.network.device
         num_frames = upload([clip.num_frames for clip in members], torch.int64, device)
         num_tokens = torch.cat([clip.condition.length for clip in members])
         scales = [clip.sampling.guidance_scale for clip in members]
         self._scale = upload(scales, torch.float32, device)[:, None, None]
-        if self.kind.guided:
+        if self.kind.guided and not self.kind.apart:
             num_frames, num_tokens = num_frames.repeat(2), num_tokens.repeat(2)
         cell = self.kind.cell
         self._layout = self.sampler.network.motion_layout(
@@ -192,7 +200,8 @@ class CellRun:
         assert self.clips, "an empty batch takes no step"
         members = [*self.clips, *[self.clips[0]] * (len(self._branches) - len(self.clips))]
         steps = [clip.steps[clip.num_done] for clip in members]
-        self._x = advance(self._velocity, self._x, row_steps(steps, self._x.device))
+        velocity = partial(self._velocity, steps)
+        self._x = advance(velocity, self._x, row_steps(steps, self._x.device))
         for clip in self.clips:
             clip.num_done += 1
         ended = [(i, clip) for i, clip in enumerate(self.clips) if not clip.num_left]
@@ -201,16 +210,26 @@ class CellRun:
             self.drop([clip for _, clip in ended])
         return results
 
-    def _velocity(self, x_BLF: Tensor, times_B: Sequence[float]) -> Tensor:
-        """The guided velocity (B, L, 201) fp32, each row at its own time."""
+    def _velocity(self, steps_B: Sequence[Step], x_BLF: Tensor, times_B: Sequence[float]) -> Tensor:
+        """The guided velocity (B, L, 201) fp32, each row at its own time of its own step."""
         cell, pairs = self.kind.cell, list(zip(self._branches, times_B, strict=True))
+        uses = [step.null_use(t) for step, t in zip(steps_B, times_B, strict=True)]
         now = [(own, t) for (own, _), t in pairs]
-        now += [(null, t) for (_, null), t in pairs if null is not None]
+        if not self.kind.apart or "new" in uses:
+            now += [(null, t) for (_, null), t in pairs if null is not None]
         places = self._shelf.places(now, self._ahead())
         index = upload(places, torch.int64, x_BLF.device)
-        self.sampler.work.count_motion(len(places), cell.frames, cell.tokens)
+        for _ in range(len(now) // len(pairs) if self.kind.apart else 1):
+            num_rows = len(pairs) if self.kind.apart else len(now)
+            self.sampler.work.count_motion(num_rows, cell.frames, cell.tokens)
+        velocity, rows = self.sampler.velocity, self._shelf.rows
+        if self.kind.apart:
+            v, self._direction = velocity.apart(
+                x_BLF, rows, index, self._layout, self._scale, uses, self._direction
+            )
+            return v
         scale = self._scale if self.kind.guided else None
-        return self.sampler.velocity(x_BLF, self._shelf.rows, index, self._layout, scale)
+        return velocity(x_BLF, rows, index, self._layout, scale)
 
     def _ahead(self) -> Iterator[tuple[Branch, float]]:
         """Pairs of branch and time that the steps after this one will want, the soonest first."""

@@ -1,5 +1,8 @@
-"""The guided velocity of a batch: both branches in one call, replayed from a CUDA graph where the
-network allows it.
+"""The guided velocity of a batch, replayed from a CUDA graph where the network allows it.
+
+Exact guidance computes both branches in one call. Where a mode leaves the null branch out at times,
+each branch is a call of the unguided shape, so that a row's bits do not depend on whether the
+others of its batch need theirs; both are replays of one graph.
 
 A replay launches a whole step at once and reads nothing back, so that the host is never what a step
 waits for. Graphs are kept by shape and by where the text rows lie; all share one pool of memory,
@@ -12,15 +15,16 @@ Shapes: B rows, L frames.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hymotion_ray.flow.guidance import guide
+from hymotion_ray.flow.guidance import guidance_direction, guide, guide_apart
 from hymotion_ray.flow.network import Network, TextRows
+from hymotion_ray.flow.solvers import NullUse
 
 MAX_GRAPHS = 16
 _WARM_UPS = 2
@@ -74,6 +78,29 @@ class GuidedVelocity:
         held.last = (layout, scale)
         held.graph.replay()
         return held.out.clone()
+
+    def apart(
+        self,
+        x_BLF: Tensor,
+        rows: TextRows,
+        index: Tensor,
+        layout: Any,
+        scale: Tensor,
+        uses_B: Sequence[NullUse],
+        kept: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The guided velocity and the direction of guidance, (B, L, 201) fp32 each.
+
+        `index` (2B,) as above, or (B,) where no row's use is new; `layout` is of B rows; `kept` is
+        the direction returned the last time.
+        """
+        num_rows = len(x_BLF)
+        v_text = self(x_BLF, rows, index[:num_rows], layout, None)
+        new = None
+        if "new" in uses_B:
+            new = v_text - self(x_BLF, rows, index[num_rows:], layout, None)
+        direction = guidance_direction(uses_B, new, kept, v_text)
+        return guide_apart(v_text, direction, scale), direction
 
     def _compute(
         self, x_BLF: Tensor, rows: TextRows, index: Tensor, layout: Any, scale: Tensor | None

@@ -21,6 +21,8 @@ _FORM = "hymotion-ray model 1"
 # Fields of ModelConfig and TextConfig that change no motion.
 _SILENT = ("name", "licence", "cond_mask_prob", "enable_special_game_feat", "schema_version")
 _SILENT_TEXT = ("llm_path", "clip_path")
+# Of SamplingConfig: a model's own sampling is exact, so that these are always the same.
+_SILENT_SAMPLING = ("guidance_interval", "null_every")
 
 
 def fingerprint_of(
@@ -49,6 +51,8 @@ def fingerprint_of(
 def _spoken_config(config: ModelConfig) -> dict[str, object]:
     spoken = {key: value for key, value in to_mapping(config).items() if key not in _SILENT}
     spoken["text"] = {k: v for k, v in spoken["text"].items() if k not in _SILENT_TEXT}
+    sampling = spoken["sampling"].items()
+    spoken["sampling"] = {k: v for k, v in sampling if k not in _SILENT_SAMPLING}
     return spoken
 
 
