@@ -18,6 +18,7 @@ from hymotion_ray.cli_options import (
     Command,
     comma_list,
     config_option,
+    number_pair,
     print_json,
     say,
     seed_list,
@@ -70,6 +71,17 @@ def main() -> None:
 @click.option("--steps", "num_steps", type=int, help="Solver steps.  [default: the model's]")
 @click.option("--guidance", "guidance_scale", type=float, help="Guidance.  [default: the model's]")
 @click.option("--method", type=click.Choice(["euler", "midpoint", "rk4"]), help="Solver.")
+@click.option(
+    "--guidance-interval",
+    metavar="FIRST,LAST",
+    callback=number_pair,
+    help="Approximate: guidance only for t from FIRST to LAST, within 0 to 1.",
+)
+@click.option(
+    "--null-every",
+    type=int,
+    help="Approximate: guidance anew only in every so many-th step, kept between.",
+)
 @click.option(
     "--precision",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),

@@ -130,6 +130,19 @@ def seed_list(_: click.Context, __: click.Parameter, text: str | None) -> tuple[
         raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 1,2") from error
 
 
+def number_pair(
+    _: click.Context, __: click.Parameter, text: str | None
+) -> tuple[float, float] | None:
+    """`0.1,0.8` as (0.1, 0.8)."""
+    if not text:
+        return None
+    try:
+        first, last = map(float, str(text).split(","))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not two numbers such as 0.1,0.8") from error
+    return first, last
+
+
 def render_config(options: dict[str, Any]) -> Any:
     """The `RenderConfig` of the render command's options."""
     from hymotion_ray.config.render import RenderConfig, ResourceConfig, RewriteConfig

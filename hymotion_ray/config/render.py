@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from hymotion_ray.config.fields import require
@@ -109,6 +109,10 @@ class RenderConfig:
     """Classifier-free guidance; None: the model's own."""
     method: Method | None = None
     """Solver; None: the model's own."""
+    guidance_interval: tuple[float, float] | None = None
+    """First and last time t of guidance, an approximate mode; None: guidance at all times."""
+    null_every: int | None = None
+    """Steps from one new null branch of guidance to the next, an approximate mode; None: 1."""
     precision: Precision = "auto"
     """Number format of the network; auto: the best the device has."""
     noise: NoiseSource = "cpu"
@@ -175,12 +179,12 @@ class RenderConfig:
             self.duration,
             "seconds > 0",
         )
-        SamplingConfig(
-            **{
-                name: value
-                for name in ("num_steps", "guidance_scale", "method")
-                if (value := getattr(self, name)) is not None
-            }
+        shortcuts = self.sampling_over(SamplingConfig()).shortcuts
+        require(
+            self.guidance_scale is None or self.guidance_scale > 1 or not shortcuts,
+            "guidance_scale",
+            self.guidance_scale,
+            "above 1 with guidance_interval or null_every, which save work of guidance",
         )
         if self.exact is not None:
             cell = GridCell.parse(self.exact)
@@ -220,6 +224,12 @@ class RenderConfig:
             asked,
             f"a multiple of the {split.size} processes of split {split}",
         )
+
+    def sampling_over(self, own: SamplingConfig) -> SamplingConfig:
+        """A model's `own` sampling with the job's settings over it."""
+        names = ("num_steps", "guidance_scale", "method", "guidance_interval", "null_every")
+        asked = {name: getattr(self, name) for name in names}
+        return replace(own, **{name: v for name, v in asked.items() if v is not None})
 
     @property
     def exact_cell(self) -> GridCell | None:

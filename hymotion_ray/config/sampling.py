@@ -58,7 +58,7 @@ class SamplingConfig:
         """What is left out of the guided flow, in words that outputs carry; () when it is exact."""
         words = []
         if self.guidance_interval != (0.0, 1.0):
-            words.append("guidance for t from {:g} to {:g}".format(*self.guidance_interval))
+            words.append("guidance for t from {} to {}".format(*self.guidance_interval))
         if self.null_every > 1:
             words.append(f"null branch anew every {self.null_every} steps")
         return tuple(words)

@@ -90,7 +90,7 @@ class ExportStage:
         if not lengths:
             return []
         parts = [chunk.tensors[n].split(lengths) for n in ("rot6d", "transl", "joints")]
-        items = chunk.items.to_pylist()
+        items, approximation = chunk.items.to_pylist(), self.settings.approximation
         return [
             Motion(
                 rot6d=rot6d,
@@ -104,6 +104,7 @@ class ExportStage:
                     "model": self.settings.model_name,
                     "licence": self.settings.licence,
                     **({"noise": self.settings.noise} if self.settings.noise != "cpu" else {}),
+                    **({"approximation": approximation} if approximation else {}),
                 },
             )
             for i, rot6d, transl, joints in zip(alive, *parts, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,6 @@ class ModelInfo:
         """Read and check the model and its text encoder's files; weights do not stay in memory."""
         path = model_folder(config.model)
         held = read_model(path)
-        own = held.config.sampling
         skeleton = held.skeleton or generic_skeleton()
         folder = path if path.is_dir() else path.parent
         counter = load_token_counter(
@@ -84,15 +82,18 @@ class ModelInfo:
                 if folder
             ),
             network_weights=sum(tensor.numel() for tensor in held.network.values()),
-            sampling=dataclasses.replace(
-                own,
-                num_steps=config.num_steps or own.num_steps,
-                guidance_scale=(
-                    own.guidance_scale if config.guidance_scale is None else config.guidance_scale
-                ),
-                method=config.method or own.method,
-            ),
+            sampling=config.sampling_over(held.config.sampling),
         )
+
+    @property
+    def approximation(self) -> str:
+        """What makes the job's clips approximate, in words that outputs carry; "" when exact.
+
+        Step count and guidance scale are each row's own, and not counted here.
+        """
+        method = self.sampling.method
+        words = [f"{method} solver"] if method != self.config.sampling.method else []
+        return "; ".join([*words, *self.sampling.shortcuts])
 
     def folder_settings(self, config: RenderConfig) -> dict[str, Any]:
         """What an output folder of this job belongs to."""
@@ -111,6 +112,7 @@ class ModelInfo:
             **({"exact": config.exact} if config.exact is not None else {}),
             **({"split": str(config.split)} if config.exact and config.split else {}),
             **({"noise": config.noise} if config.noise != "cpu" else {}),
+            **({"shortcuts": list(shortcuts)} if (shortcuts := self.sampling.shortcuts) else {}),
         }
 
     def stage_settings(
@@ -128,7 +130,8 @@ class ModelInfo:
             text=config.text,
             ctxt_input_dim=self.config.network.ctxt_input_dim,
             vtxt_input_dim=self.config.network.vtxt_input_dim,
-            method=self.sampling.method,
+            sampling=self.sampling,
+            approximation=self.approximation,
             precision=config.precision,
             noise=config.noise,
             split=config.split,

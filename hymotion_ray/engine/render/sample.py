@@ -128,15 +128,17 @@ class SampleStage:
         """Latents, what all have in common, which rows were sampled in float32, which are bad."""
         assert self._sampler is not None, "setup runs before the first call"
         alive = chunk.alive
-        sampling = SamplingConfig(
+        sampling = replace(
+            self.settings.sampling,
             num_steps=chunk.column("num_steps")[alive[0]],
             guidance_scale=chunk.column("guidance_scale")[alive[0]],
-            method=self.settings.method,
         )
         t = chunk.tensors
         condition = TextCondition(context=t["context"], vector=t["vector"], length=t["length"])
         notes: list[str] = []
         latents = self._in_memory(condition, rows, sampling, notes)
+        if self.settings.approximation:
+            notes.append(f"approximate: {self.settings.approximation}")
         if self.settings.noise == "gpu":
             notes.append("noise drawn on the GPU")
         if self.settings.text.is_approximate and self.settings.text_config.kind != "static":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.model import TextConfig
 from hymotion_ray.config.render import Axis, Layout
-from hymotion_ray.config.sampling import Method, NoiseSource, Precision
+from hymotion_ray.config.sampling import NoiseSource, Precision, SamplingConfig
 from hymotion_ray.config.split import Offload, SplitConfig
 from hymotion_ray.config.text import TextPlacement
 from hymotion_ray.motion.skeleton import Skeleton
@@ -38,8 +38,10 @@ class StageSettings:
     """Width of the context features that the network takes."""
     vtxt_input_dim: int
     """Width of the vector feature that the network takes."""
-    method: Method
-    """Solver."""
+    sampling: SamplingConfig
+    """How clips are sampled; step count and guidance are each row's own."""
+    approximation: str
+    """What makes the clips approximate, in words; empty when they are exact."""
     precision: Precision
     """Number format asked for."""
     noise: NoiseSource
