@@ -48,6 +48,7 @@ from hymotion_ray.engine.dataset.shard import (
     written_names,
     written_shard,
 )
+from hymotion_ray.engine.doctor.at_start import warn_of_nodes
 from hymotion_ray.engine.identity import digest
 from hymotion_ray.engine.lease import Lease, LeaseCheck
 from hymotion_ray.formats.atomic import Store, open_store
@@ -131,6 +132,7 @@ class Job:
         if self.files.counts.new:
             save_config(self.store, self.config, self.settings)
             with connect(self.config.address) as cluster:
+                warn_of_nodes(cluster, self.say)
                 manifest = self._rounds(cluster, manifest)
         elif self.taken:
             manifest = self._commit(manifest, [], [])

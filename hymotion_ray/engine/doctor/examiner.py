@@ -97,7 +97,7 @@ class Examiner:
         import torch.distributed as dist
         from torch.distributed import distributed_c10d as c10d
 
-        from hymotion_ray.engine.train.health import RollCall, check_collectives
+        from hymotion_ray.engine.health import RollCall, check_collectives
 
         if fault("absent"):
             return [], None

@@ -85,7 +85,7 @@ def node_facts(ip: str, temp_dir: str) -> NodeFacts:
     return NodeFacts(
         host=host,
         ip=ip,
-        versions=_versions(),
+        versions=versions(),
         cuda=_cuda(),
         driver=driver,
         gpus=gpus,
@@ -118,7 +118,8 @@ def code_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python, our package and its code, and of the packages that nodes are compared by."""
     found = {"python": platform.python_version()}
     for name in ("hymotion-ray", *_COMPARED):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -18,6 +18,8 @@ Level = Literal["ok", "warning", "failure"]
 _GB = 1e9
 _MUST_AGREE = ("python", "ray", "torch", "hymotion-ray", "code")
 _MIN_RAY = (2, 54)
+HERE = "this command"
+"""Stands in a finding for a node: the process that asks, which may be installed by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +40,14 @@ class Finding:
         return asdict(self)
 
 
-def judge_nodes(facts: Mapping[str, NodeFacts], grades: Grades) -> Iterator[Finding]:
-    """Findings on each node and on how they differ; `facts` by the node's name."""
-    yield from _versions(facts)
+def judge_nodes(
+    facts: Mapping[str, NodeFacts], grades: Grades, here: Mapping[str, str] | None = None
+) -> Iterator[Finding]:
+    """Findings on each node and on how they differ; `facts` by the node's name, `here` the versions
+    of the process that asks.
+    """
+    held = {name: node.versions for name, node in facts.items()}
+    yield from _versions(held if here is None else {**held, HERE: here})
     for name, node in facts.items():
         yield from _devices(name, node, grades)
         yield from _sizes(name, node, grades)
@@ -61,21 +68,27 @@ def judge_clock(name: str, skew_s: float, uncertainty_s: float, grades: Grades) 
     )
 
 
-def _versions(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Each node against the version that most nodes have."""
-    names = sorted({package for node in facts.values() for package in node.versions})
-    usual = {
-        package: Counter(node.versions.get(package, "none") for node in facts.values())
-        for package in names
+def _versions(held: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    """Each node against the version that most have; torch's builds (+cpu, +cu128) may differ."""
+    plain = {
+        name: {package: version.partition("+")[0] for package, version in versions.items()}
+        for name, versions in held.items()
     }
-    for name, node in facts.items():
+    packages = sorted({package for versions in plain.values() for package in versions})
+    usual = {
+        package: Counter(versions.get(package, "none") for versions in plain.values())
+        for package in packages
+    }
+    for name, versions in plain.items():
         differs = []
-        for package in names:
-            own, (most, _) = node.versions.get(package, "none"), usual[package].most_common(1)[0]
+        for package in packages:
+            own, (most, _) = versions.get(package, "none"), usual[package].most_common(1)[0]
             if own != most:
                 differs.append((package, f"{package} {own}, elsewhere {most}"))
         grave = any(package in _MUST_AGREE for package, _ in differs)
-        shown = ", ".join(f"{p} {node.versions[p]}" for p in _MUST_AGREE if p in node.versions)
+        shown = ", ".join(f"{p} {held[name][p]}" for p in _MUST_AGREE if p in versions)
+        if name == HERE and not differs:
+            continue
         yield Finding(
             node=name,
             check="versions",
@@ -85,7 +98,7 @@ def _versions(facts: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             if differs
             else "",
         )
-        ray = node.versions.get("ray", "0.0").split(".")
+        ray = versions.get("ray", "0.0").split(".")
         if tuple(map(int, ray[:2])) < _MIN_RAY:
             yield Finding(
                 node=name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from hymotion_ray.config.doctor import DoctorConfig, Grades
 from hymotion_ray.engine.cluster import connect
 from hymotion_ray.engine.doctor.examiner import Examiner
-from hymotion_ray.engine.doctor.facts import NodeFacts
+from hymotion_ray.engine.doctor.facts import NodeFacts, versions
 from hymotion_ray.engine.doctor.findings import Finding, judge_clock, judge_nodes
 from hymotion_ray.engine.doctor.pairs import (
     Examined,
@@ -64,12 +65,15 @@ def examine(nodes: Sequence[Examined], config: DoctorConfig, say: Say) -> list[F
 def quick_check(grades: Grades | None = None, timeout_s: float = 60.0) -> list[Finding]:
     """What is wrong with the nodes of the connected cluster, by what each says of itself.
 
-    For jobs, before they start: versions, GPUs, memory, shm, disk, clocks. Nothing wrong: empty.
+    For jobs, before they start: versions, GPUs, memory, shm, disk, clocks; a node that has not
+    answered after `timeout_s` in all is a finding too. Nothing wrong: empty.
     """
     config = DoctorConfig(quick=True, timeout_s=timeout_s, grades=grades or Grades())
+    deadline = time.monotonic() + timeout_s
     findings: list[Finding] = []
     with _examiners(config, findings) as nodes:
-        findings += examine(nodes, config, lambda line: None)
+        left_s = max(1.0, deadline - time.monotonic())
+        findings += examine(nodes, dataclasses.replace(config, timeout_s=left_s), lambda line: None)
     return [finding for finding in findings if finding.level != "ok"]
 
 
@@ -178,12 +182,17 @@ def _answering(nodes: list[Examined], timeout_s: float, findings: list[Finding])
 def _look(
     nodes: Sequence[Examined], grades: Grades, timeout_s: float, findings: list[Finding]
 ) -> None:
-    """What each node says of itself, and its clock."""
+    """What each node says of itself and how it differs from the others and from this process; its
+    clock. A node that does not answer in time, or dies meanwhile, is a finding.
+    """
     facts: dict[str, NodeFacts] = {}
-    futures = [node.actor.facts.remote() for node in nodes]
-    for node, future in zip(nodes, futures, strict=True):
+    asked = [node.actor.facts.remote() for node in nodes]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    for node, future in zip(nodes, asked, strict=True):
         try:
-            facts[node.name] = ray.get(future, timeout=timeout_s)
+            facts[node.name] = ray.get(future, timeout=0)
+            skew = _skew(node, timeout_s)
         except (ray.exceptions.GetTimeoutError, ray.exceptions.RayError) as error:
             findings.append(
                 Finding(
@@ -194,11 +203,12 @@ def _look(
                     advice="look at that node's Ray logs",
                 )
             )
-    findings += judge_nodes(facts, grades)
-    findings += [judge_clock(n.name, *_skew(n), grades) for n in nodes if n.name in facts]
+        else:
+            findings.append(judge_clock(node.name, *skew, grades))
+    findings += judge_nodes(facts, grades, versions())
 
 
-def _skew(node: Examined) -> tuple[float, float]:
+def _skew(node: Examined, timeout_s: float) -> tuple[float, float]:
     """A node's clock against this process's, and how sure that is, by the quickest of some tries.
 
     Cristian 1989: the answer is as old as half of the round trip, give or take that half.
@@ -206,7 +216,7 @@ def _skew(node: Examined) -> tuple[float, float]:
     best = (0.0, float("inf"))
     for _ in range(_CLOCK_TRIES):
         start = time.time()
-        there = float(ray.get(node.actor.clock.remote()))
+        there = float(ray.get(node.actor.clock.remote(), timeout=timeout_s))
         half = (time.time() - start) / 2
         if half < best[1]:
             best = (there - start - half, half)

@@ -15,6 +15,7 @@ from hymotion_ray.engine import faults
 from hymotion_ray.engine.cards import Card, cards
 from hymotion_ray.engine.cluster import ClusterInfo, connect
 from hymotion_ray.engine.dispatch import Dispatcher
+from hymotion_ray.engine.doctor.at_start import warn_of_nodes
 from hymotion_ray.engine.lease import Lease, LeaseCheck
 from hymotion_ray.engine.manifest import remove_replaced
 from hymotion_ray.engine.nodes import living_nodes
@@ -157,6 +158,7 @@ class Job:
             self._begin(earlier, False, rejects)
             return
         with connect(self.config.address) as cluster:
+            warn_of_nodes(cluster, self.say)
             has_gpus = wants_gpus(self.config.resources, cluster)
             if has_gpus:
                 self._cards = cards(living_nodes())

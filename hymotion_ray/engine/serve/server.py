@@ -18,6 +18,7 @@ from ray.serve.config import HTTPOptions
 from hymotion_ray.config.serve import PoolConfig, ScaleConfig, ServeConfig, ServedModel
 from hymotion_ray.engine.cards import cards
 from hymotion_ray.engine.cluster import ClusterInfo, connect
+from hymotion_ray.engine.doctor.at_start import warn_of_nodes
 from hymotion_ray.engine.nodes import living_nodes
 from hymotion_ray.engine.plan_check import require_cluster
 from hymotion_ray.engine.serve.app import API_NAME, bind
@@ -179,6 +180,7 @@ def run_server(
     if plan is not None:
         config = carried_out(config, plan)
     with connect(address) as cluster, _told_to_end() as stop:
+        warn_of_nodes(cluster, say)
         found = cards(living_nodes()) if cluster.num_gpus else []
         if plan is not None:
             require_cluster(plan, cluster, found)

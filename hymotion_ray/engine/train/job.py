@@ -15,6 +15,7 @@ from hymotion_ray.config.fields import to_mapping
 from hymotion_ray.config.training import TrainConfig
 from hymotion_ray.engine.cards import cards
 from hymotion_ray.engine.cluster import ClusterInfo, connect
+from hymotion_ray.engine.doctor.at_start import warn_of_nodes
 from hymotion_ray.engine.lease import Lease
 from hymotion_ray.engine.nodes import living_nodes
 from hymotion_ray.engine.plan_check import require_cluster
@@ -191,6 +192,7 @@ def _train(
             f" {config.workers.min_workers} workers; allowed: at least one clip for each"
         )
     with connect(config.address) as cluster:
+        warn_of_nodes(cluster, say)
         begun.step, begun.global_batch = _step(out), folder.global_batch
         begun.expected = _expected(config, origin, cluster, plan)
         store = str(Path(config.feature_store or out / TEXT_FOLDER).resolve())

@@ -26,7 +26,7 @@ from hymotion_ray.engine.train.checkpoints import (
 from hymotion_ray.engine.train.events import write_event
 from hymotion_ray.engine.train.feed import Prefetched, steps_from
 from hymotion_ray.engine.train.full_state import share
-from hymotion_ray.engine.train.health import check_collectives
+from hymotion_ray.engine.health import check_collectives
 from hymotion_ray.engine.train.loader import BatchLoader, LoaderSpec
 from hymotion_ray.engine.train.loop import Batches, Callbacks, Training
 from hymotion_ray.engine.train.origin import Origin, find_origin

@@ -78,6 +78,17 @@ def test_node_and_cause_are_named(changed, grades, check, level, words):
     assert found[0].advice
 
 
+def test_builds_of_one_torch_agree_and_the_command_is_compared_too():
+    assert _wrong(versions={**WELL.versions, "torch": "2.13.0+cpu"}) == []
+    here = {**WELL.versions, "code": "xyz"}
+    found = list(judge_nodes({"a": WELL, "b": WELL}, Grades(), here))
+    assert [(f.node, f.found) for f in found if f.level != "ok"] == [
+        ("this command", "code xyz, elsewhere abc")
+    ]
+    same = judge_nodes({"a": WELL, "b": WELL}, Grades(), WELL.versions)
+    assert "this command" not in {f.node for f in same}
+
+
 def test_drivers_that_differ_and_old_rays_are_told():
     assert [f.check for f in _wrong(driver="535.0")] == ["drivers"]
     old = {**WELL.versions, "ray": "2.50.0"}

@@ -9,8 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hymotion_ray.engine import faults
-from hymotion_ray.engine.train import health
+from hymotion_ray.engine import faults, health
 from hymotion_ray.engine.train.watch import gather_ranks
 from hymotion_ray.errors import ClusterError
 
@@ -22,9 +21,7 @@ LONG_S, SHORT_S = 60.0, 4.0
 def processes():
     """A server with torch loaded, from which ranks are forked: a rank costs no import."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["torch.distributed", "hymotion_ray.engine.train.health", __name__]
-    )
+    context.set_forkserver_preload(["torch.distributed", "hymotion_ray.engine.health", __name__])
     return context
 
 
