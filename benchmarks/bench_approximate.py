@@ -4,7 +4,8 @@ Distances (`--device cpu`): the built-in `tiny` model, the prompts of `examples/
 seed each, at the model's own settings and at the released models' (50 steps, guidance 5). Of each
 mode: relative RMS distance of the latents, and how far body joints are from where the exact clip
 has them, in millimetres (mean and 95th percentile over clips, frames and joints), in the world and
-seen from the pelvis. Another seed of the same prompts stands beside them: so far apart are two clips that are equally right.
+seen from the pelvis. Another seed of the same prompts stands beside them: so far apart are two
+clips that are equally right.
 
 Pace (`--device cuda`): the 1.0B shape with random weights in bfloat16, 64 prompts x 1 seed of 360
 frames; clips/s of each mode, and of the exact way before and after them, in one run.
