@@ -27,7 +27,7 @@ from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.fitted import Fitted, SamplingMemory, Speed, fitted
 from hymotion_ray.planning.memory import GIB, MOTION_PHASE, TEXT_PHASE, sampling_terms
 from hymotion_ray.planning.speed import sampling_seconds, training_rate
-from hymotion_ray.planning.training_memory import training_terms
+from hymotion_ray.planning.training_memory import training_memory
 
 from bench_memory import network_of  # isort: skip
 
@@ -42,12 +42,13 @@ Record = dict[str, Any]
 def fit(document: dict[str, Any], source: str) -> Fitted:
     """New constants from the `fit` half of a results file.
 
-    Those of training memory are counted by the trainer (`engine/train/fit.py`), and only checked.
+    Those of training memory are counted by the trainer (`engine/train/fit.py`) and only checked,
+    but for what comes to the count on the card.
     """
     tiny = document["tiny"]
     sampling = _good(document, "sampling", "fit")
     training = _good(document, "training", "fit")
-    memory, speed = fitted().memory, fitted().speed
+    memory, kept, speed = fitted().memory, fitted().training, fitted().speed
     if sampling:
         contexts = [r["measured"].get("context", 0) for r in sampling]
         wanted = [_working_set(r) for r in sampling]
@@ -60,8 +61,10 @@ def fit(document: dict[str, Any], source: str) -> Fitted:
         memory = dataclasses.replace(memory, context_gib=context, source=source)
         speed = _fit_speed(sampling, speed, tiny, source)
     if training:
+        spare = [r["measured"]["activations"] - _training_peak(r, tiny) for r in training]
+        kept = dataclasses.replace(kept, spare_gib=float(f"{np.median(spare) / GIB:.3g}"))
         speed = dataclasses.replace(speed, training_share=_training_share(training, speed, tiny))
-    return Fitted(memory=memory, training=fitted().training, speed=speed)
+    return Fitted(memory=memory, training=kept, speed=speed)
 
 
 def _linear(
@@ -163,20 +166,22 @@ def _at_peak(terms: dict[str, float], memory: SamplingMemory) -> dict[str, float
     return {name: term for name, term in terms.items() if name not in less}
 
 
-def _training_terms(record: Record, tiny: bool) -> dict[str, float]:
+def _training_peak(record: Record, tiny: bool) -> float:
+    """What a step takes beside weights, gradients, moments and mean, without the spare."""
     given = record["inputs"]
     switches = {
         name: given[name]
         for name in ("attention", "gradient_checkpointing", "lora_rank")
         if name in given
     }
-    return training_terms(
+    memory = training_memory(
         network_of(given["model"], tiny),
         ParallelConfig(precision="bfloat16", **switches),
         rows=given["rows"],
         num_frames=given["num_frames"],
         num_tokens=given["num_tokens"],
     )
+    return float(memory.activations)
 
 
 def _good(document: dict[str, Any], kind: str, half: str | None = None) -> list[Record]:
@@ -242,11 +247,8 @@ def _time_error(record: Record, tiny: bool, speed: Speed) -> float:
 
 def _training_error(record: Record, tiny: bool, constants: Fitted) -> float:
     measured = record["measured"]
-    kept = sum(
-        vars(constants.training)[name] * term
-        for name, term in _training_terms(record, tiny).items()
-    )
-    return float((kept - measured["activations"]) / measured["total"])
+    peak = _training_peak(record, tiny) + constants.training.spare_gib * GIB
+    return float((peak - measured["activations"]) / measured["total"])
 
 
 def _training_time_error(record: Record, tiny: bool, speed: Speed) -> float:

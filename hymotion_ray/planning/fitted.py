@@ -46,7 +46,7 @@ class TrainingMemory:
 
     source: str
     spare_gib: float
-    """Scratch of products, and whatever hangs on no size."""
+    """What a card shows beyond all that is counted: scratch of products, gradients on their way."""
     saved_widths: float
     """16-bit numbers a token over the width D that a block keeps for its backward pass."""
     saved_widths_float32: float

@@ -31,13 +31,14 @@ def training_memory(
     num_trained: int | None = None,
     kept_bytes: int | None = None,
 ) -> Memory:
-    """One rank at its fullest, in the backward pass of `rows` clips.
+    """One rank at its fullest: in the backward pass of `rows` clips, or in AdamW's step after it.
 
     Weights, trained and frozen, their gradients, AdamW's moments and the running mean are float32;
     `precision` is that of products. zero2 gathers all weights for a pass, zero3 two blocks', and
-    both have the gradients of two blocks on their way. `num_trained` counts the trained weights
-    (None: all, or those of adapters), `kept_bytes` what a pass keeps for its backward (None:
-    reckoned).
+    both have the gradients of two blocks on their way. On a GPU the step takes the roots of all
+    second moments at once, when what the pass kept is gone. `num_trained` counts the trained
+    weights (None: all, or those of adapters), `kept_bytes` what a pass keeps for its backward
+    (None: reckoned).
     """
     require(rows >= 1, "rows", rows, "at least 1")
     weights = count_parameters(config)
@@ -52,11 +53,12 @@ def training_memory(
         kept_bytes = reckoned_bytes(
             config, switches, rows=rows, num_frames=num_frames, num_tokens=num_tokens
         )
+    roots = _FLOAT32 * trained // moments
     return Memory(
         weights=_FLOAT32 * ((weights + adapters) // part + (gathered if num_ranks > 1 else 0)),
         gradients=_FLOAT32 * trained // part,
         optimizer=_FLOAT32 * (_MOMENTS * trained // moments + trained // part),
-        activations=kept_bytes,
+        activations=max(kept_bytes, roots),
         workspace=int(fitted().training.spare_gib * GIB),
         context=int(fitted().memory.context_gib * GIB),
     )
@@ -75,7 +77,7 @@ def reckoned_bytes(
         config, switches, rows=rows, num_frames=num_frames, num_tokens=num_tokens
     )
     constants = vars(fitted().training)
-    return int(sum(constants[name] * term for name, term in terms.items() if name != "spare_gib"))
+    return int(sum(constants[name] * term for name, term in terms.items()))
 
 
 def training_terms(
@@ -95,10 +97,7 @@ def training_terms(
     layers = 1 if switches.gradient_checkpointing else config.num_layers
     kind = "" if is_low else "_float32"
     saved = "saved_widths_frozen" if is_low and is_frozen else f"saved_widths{kind}"
-    terms: dict[str, float] = {
-        "spare_gib": GIB,
-        saved: layers * widths,
-    }
+    terms: dict[str, float] = {saved: layers * widths}
     if switches.attention == "dense":  # band attention keeps no scores
         terms[f"saved_scores{kind}"] = layers * scores
     if switches.gradient_checkpointing:

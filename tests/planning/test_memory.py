@@ -67,6 +67,8 @@ def test_peaks_and_times_of_the_sweep_that_was_fitted_are_met(
     times = [abs(fitting._time_error(r, False, constants.speed)) for r in records]
     assert median(peaks) <= 0.10
     assert median(times) <= 0.15
+    trained = fitting._good(document, "training", "check")
+    assert median(abs(fitting._training_error(r, False, constants)) for r in trained) <= 0.05
 
 
 @pytest.mark.parametrize(
@@ -115,8 +117,8 @@ def test_adapters_and_blocks_are_counted_as_the_trainer_makes_them() -> None:
 
 
 def test_zero_splits_what_it_says() -> None:
-    def of(**switches) -> Memory:
-        return training_memory(FULL, ParallelConfig(**switches), rows=1, num_ranks=4)
+    def of(rows: int = 1, **switches) -> Memory:
+        return training_memory(FULL, ParallelConfig(**switches), rows=rows, num_ranks=4)
 
     whole, zero1, zero2, zero3 = (of(strategy=s) for s in ("ddp", "zero1", "zero2", "zero3"))
     moments = 8 * count_parameters(FULL)
@@ -124,7 +126,10 @@ def test_zero_splits_what_it_says() -> None:
     assert (zero1.gradients, zero1.weights) == (whole.gradients, whole.weights)
     assert zero2.gradients == whole.gradients // 4
     assert zero3.weights < whole.weights / 2 < zero2.weights
-    assert of(gradient_checkpointing=True).activations < whole.activations
+    again = of(rows=16, gradient_checkpointing=True)
+    assert again.activations < of(rows=16).activations
+    # With blocks computed again AdamW's step takes more than the pass.
+    assert again.activations == whole.gradients
     assert of(lora_rank=16).optimizer < whole.optimizer / 20
 
 

@@ -39,8 +39,9 @@ def fit(
 ) -> Memory:
     """Memory of a rank that trains `rows` clips of `num_frames` frames at once.
 
-    What a pass keeps is counted with dense attention in its plain form (see `precision.py`), which
-    keeps its softmax; band attention keeps less.
+    What a pass keeps is counted with the attention of `config` as a GPU has it: band attention
+    keeps no scores, dense attention is in its plain form (see `precision.py`) and keeps its
+    softmax.
     """
     model = _shape(network, config)
     return training_memory(
@@ -66,10 +67,13 @@ def pass_bytes(
 ) -> int:
     """Bytes that a forward pass keeps for its backward, counted without computing anything."""
     model = _shape(network, config)
+    # A CPU's fused attention keeps what band attention keeps on a GPU: queries, keys, values, the
+    # output, and one sum a query and head.
+    where = _GPU if config.attention == "dense" else _CPU
     with FakeTensorMode():
         _fill(model)
-        prepare_blocks(model, config, _GPU)
-        module = Arithmetic(model, config.precision, _CPU, attention_kernels(_GPU))
+        prepare_blocks(model, config, where)
+        module = Arithmetic(model, config.precision, _CPU, attention_kernels(where))
         inputs = (
             torch.empty(rows, num_frames, network.input_dim),
             torch.empty(rows, num_tokens, network.ctxt_input_dim),

@@ -1,8 +1,11 @@
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
-from hymotion_ray.config import NetworkConfig
-from hymotion_ray.config.parallel import ParallelConfig
+from hymotion_ray.config.parallel import ParallelConfig, TrainAttention
+from hymotion_ray.config.releases import released_network
 from hymotion_ray.engine.train.block_calls import prepare_blocks
 from hymotion_ray.engine.train.fit import fit, pass_bytes
 from hymotion_ray.engine.train.held_bytes import saved_bytes
@@ -11,27 +14,21 @@ from hymotion_ray.planning.memory import Memory
 
 from .rank_checks import CPU, NETWORK, make_batch, make_network, start, step
 
-FULL = NetworkConfig(
-    feat_dim=1280,
-    num_layers=27,
-    num_heads=20,
-    ctxt_input_dim=4096,
-    vtxt_input_dim=768,
-    mask_mode="narrowband",
-    time_factor=1000.0,
-    apply_rope_to_single_branch=False,
-)
+FULL = released_network("1.0")
+SWEEP = Path(__file__).parents[3] / "benchmarks/results/memory-h200-2026-12-01.json"
 A10_BYTES = 22 * 2**30
 """What a 24 GB card has for use."""
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_a_pass_without_content_keeps_what_a_real_one_keeps(recomputed: bool) -> None:
-    config = ParallelConfig(gradient_checkpointing=recomputed)
-    gpu = torch.device("cuda")
+@pytest.mark.parametrize(("attention", "where"), [("dense", torch.device("cuda")), ("auto", CPU)])
+def test_a_pass_without_content_keeps_what_a_real_one_keeps(
+    recomputed: bool, attention: TrainAttention, where: torch.device
+) -> None:
+    config = ParallelConfig(gradient_checkpointing=recomputed, attention=attention)
     network = make_network()
-    prepare_blocks(network, config, gpu)
-    module = Arithmetic(network, "float32", CPU, attention_kernels(gpu))
+    prepare_blocks(network, config, where)
+    module = Arithmetic(network, "float32", CPU, attention_kernels(where))
     inputs, _ = make_batch(0)
     rows, num_frames = inputs[0].shape[:2]
     real = saved_bytes(lambda: module(*inputs), network)
@@ -39,6 +36,16 @@ def test_a_pass_without_content_keeps_what_a_real_one_keeps(recomputed: bool) ->
         NETWORK, config, rows=rows, num_frames=num_frames, num_tokens=inputs[1].shape[1]
     )
     assert computed == real
+
+
+def test_band_attention_keeps_no_scores() -> None:
+    def kept(attention: TrainAttention, num_frames: int) -> int:
+        config = ParallelConfig(attention=attention)
+        return pass_bytes(NETWORK, config, rows=1, num_frames=num_frames, num_tokens=8)
+
+    few, many = kept("auto", 80), kept("auto", 320)
+    assert many < 4 * few
+    assert kept("dense", 320) - many > 10 * (kept("dense", 80) - few)
 
 
 def test_what_is_computed_of_weights_and_state_is_what_a_rank_holds() -> None:
@@ -70,3 +77,19 @@ def test_adapters_of_the_full_size_fit_a_card_of_24_gb_and_all_weights_do_not() 
     lora = ParallelConfig(precision="bfloat16", lora_rank=16)
     assert fit(FULL, lora, rows=8).total < A10_BYTES
     assert fit(FULL, ParallelConfig(precision="bfloat16"), rows=1).total > A10_BYTES
+
+
+@pytest.mark.slow
+def test_an_h200_takes_what_is_computed() -> None:
+    errors = []
+    for record in json.loads(SWEEP.read_text())["records"]:
+        if record["kind"] == "training" and "lora_rank" not in record["inputs"]:
+            given = dict(record["inputs"])
+            network = released_network(given.pop("model"))
+            sizes = {name: given.pop(name) for name in ("rows", "num_frames", "num_tokens")}
+            computed = fit(network, ParallelConfig(precision="bfloat16", **given), **sizes)
+            measured = record["measured"]
+            own = measured["total"] - measured["context"]
+            errors.append(abs((computed.total - computed.context) / own - 1))
+    assert len(errors) == 8
+    assert max(errors) < 0.05
