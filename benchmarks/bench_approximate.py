@@ -16,6 +16,7 @@ frames; clips/s of each mode, and of the exact way before and after them, in one
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -32,10 +33,16 @@ from torch import Tensor
 
 import hymotion_ray as hm
 from hymotion_ray.config import SamplingConfig
+from hymotion_ray.config.grid import GPU_TEXT_ROWS
 from hymotion_ray.config.releases import TRAIN_FRAMES
 from hymotion_ray.config.sampling import Precision
 from hymotion_ray.flow import Row, Sampler
+from hymotion_ray.model import MotionMMDiT
+from hymotion_ray.model.blocks import DoubleBlock
+from hymotion_ray.model.float8 import Float8Module
 from hymotion_ray.model.fused.choose import fused_or_plain, why_plain
+from hymotion_ray.model.split.shared import SharedNetwork
+from hymotion_ray.model.streams import MotionLayout, TextStream
 from hymotion_ray.motion.skeleton import NUM_BODY_JOINTS
 
 PROMPTS = Path(__file__).resolve().parent.parent / "examples" / "prompts.txt"
@@ -72,6 +79,10 @@ MODES = {
     "null every 4": Mode({"null_every": 4}),
     "guidance 0.1 to 0.8, null every 2": Mode(_TRIMMED | {"null_every": 2}),
     "guidance 0.1 to 0.8, null every 4": Mode(_TRIMMED | {"null_every": 4}),
+    "float8": Mode(precision="float8"),
+    "float8, guidance 0.1 to 0.8, null every 2": Mode(
+        _TRIMMED | {"null_every": 2}, precision="float8"
+    ),
 }
 
 
@@ -108,6 +119,48 @@ def distances(got: list[Tensor], want: list[Tensor], model: hm.Model) -> dict[st
     }
 
 
+class PlainFloat8(SharedNetwork):
+    """A plain network whose motion half does its products in float8, as the fused one does.
+
+    The weights around them stay as they are, so that the distance is that of the products alone.
+    """
+
+    def __init__(self, network: MotionMMDiT) -> None:
+        super().__init__(network)
+        self._motion = copy.deepcopy(network)
+        for block in self._motion.blocks:
+            if isinstance(block, DoubleBlock):
+                parts = (block, "motion_qkv"), (block, "motion_out_proj")
+                parts += (block.motion_mlp, "fc1"), (block.motion_mlp, "fc2")
+            else:
+                parts = (block, "linear1"), (block, "linear2")
+            for owner, name in parts:
+                setattr(owner, name, Float8Module(getattr(owner, name)))
+
+    def text_stream(
+        self, context: Tensor, vector: Tensor, t: Tensor, context_length: Tensor
+    ) -> TextStream:
+        """The exact network's."""
+        return self.network.text_stream(context, vector, t, context_length)
+
+    def empty_text_rows(self, num_rows: int, num_tokens: int) -> TextStream:
+        """Unwritten memory for text rows."""
+        return self.network.empty_text_rows(num_rows, num_tokens)
+
+    def motion_stream(self, x: Tensor, text: TextStream, layout: MotionLayout) -> Tensor:
+        """Velocity (B, L, 201), with products in float8."""
+        return self._motion.motion_stream(x, text, layout)
+
+
+def sampler_of(model: hm.Model, precision: Precision | None) -> Sampler:
+    """A sampler of `tiny` in a number format."""
+    if precision is None:
+        return model.sampler
+    if precision == "float8":
+        return model.sampler_over(PlainFloat8(model.network))
+    return hm.load_model("tiny", dtype=precision).sampler
+
+
 def measure_distances(results: Results, num_prompts: int, num_steps: int | None) -> None:
     """Every mode beside the exact clips of `tiny`, in fp32 on the CPU."""
     model = hm.load_model("tiny")
@@ -129,8 +182,8 @@ def measure_distances(results: Results, num_prompts: int, num_steps: int | None)
         for name, mode in MODES.items():
 
             def measure(mode: Mode = mode, exact: SamplingConfig = exact, want=want) -> Any:
-                used = hm.load_model("tiny", dtype=mode.precision) if mode.precision else model
-                return distances(clips(used.sampler, mode.of(exact), SEED), want, model)
+                sampler = sampler_of(model, mode.precision)
+                return distances(clips(sampler, mode.of(exact), SEED), want, model)
 
             results.add(section, name, measure)
 
@@ -141,12 +194,16 @@ def measure_pace(results: Results, num_steps: int, num_rows: int) -> None:
     results.held["matrix_tflop_per_s"] = round(matrix_rate(device) / 1e12, 1)
     network = random_network(device).to(torch.bfloat16)
     assert why_plain(network) is None, why_plain(network)
-    sampler = make_sampler(fused_or_plain(network), num_rows, 128)
+    samplers = {None: make_sampler(fused_or_plain(network), num_rows, GPU_TEXT_ROWS)}
     given, rows = condition(num_rows, 40), mix(num_rows, 1, TRAIN_FRAMES)
     exact = SamplingConfig(num_steps=num_steps)
     want: list[Tensor] = []
 
-    def measure(sampling: SamplingConfig) -> dict[str, Any]:
+    def measure(sampling: SamplingConfig, precision: Precision | None = None) -> dict[str, Any]:
+        if precision not in samplers:
+            form = fused_or_plain(network, float8=True)
+            samplers[precision] = make_sampler(form, num_rows, GPU_TEXT_ROWS)
+        sampler = samplers[precision]
         # Graphs are captured at few steps; what a step costs does not depend on how many there are.
         sampler.sample(*given, rows, replace(sampling, num_steps=WARM_STEPS))
         torch.cuda.synchronize()
@@ -163,8 +220,8 @@ def measure_pace(results: Results, num_steps: int, num_rows: int) -> None:
     section = f"1.0B, {num_rows} x 1, {TRAIN_FRAMES} frames, {num_steps} steps"
     results.add(section, "exact", lambda: measure(exact))
     for name, mode in MODES.items():
-        if mode.precision is None:
-            results.add(section, name, lambda mode=mode: measure(mode.of(exact)))
+        if mode.precision != "bfloat16":  # which is the exact way there
+            results.add(section, name, lambda m=mode: measure(m.of(exact), m.precision))
     results.add(section, "exact again", lambda: measure(exact))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hymotion_ray.config import Grid, ModelConfig, NetworkConfig, SamplingConfig
 from hymotion_ray.config.fields import from_mapping, shown, to_mapping
-from hymotion_ray.config.sampling import Method, NoiseSource, Precision
+from hymotion_ray.config.sampling import FLOAT8_WORDS, Method, NoiseSource, Precision
 from hymotion_ray.errors import ConfigError, TextEncoderError
 from hymotion_ray.flow.network import Network
 from hymotion_ray.flow.plan import Row
@@ -64,8 +64,13 @@ class Model:
         llm_path: str | Path | None = None,
         clip_path: str | Path | None = None,
         precision_reason: str = "asked for",
+        float8: bool = False,
     ) -> None:
-        """Use `load_model`. `network` holds the weights of `checkpoint` on its device."""
+        """Use `load_model`. `network` holds the weights of `checkpoint` on its device.
+
+        `float8`: samplers do motion's products in float8.
+        """
+        self._float8 = float8
         self.precision_reason = precision_reason
         self.checkpoint = checkpoint
         self.network = network
@@ -89,7 +94,9 @@ class Model:
 
     @property
     def precision(self) -> str:
-        """Number format of the network: float32, bfloat16 or float16."""
+        """Number format of the network: float32, bfloat16, float16, or float8 when sampling."""
+        if self._float8:
+            return "float8"
         return str(self.network.dtype).removeprefix("torch.")
 
     @property
@@ -100,7 +107,7 @@ class Model:
     @cached_property
     def _sampling_network(self) -> MotionMMDiT | FusedMMDiT:
         """The network as samplers use it: on fused kernels where they can serve it."""
-        return fused_or_plain(self.network)
+        return fused_or_plain(self.network, float8=self._float8)
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -260,6 +267,8 @@ class Model:
     def _named(self, motion: Motion) -> Motion:
         """The motion with the model's name and licence, which outputs carry."""
         origin = {"model": self.config.name, "licence": self.config.licence}
+        if self._float8:
+            origin["approximation"] = FLOAT8_WORDS
         return dataclasses.replace(motion, meta={**motion.meta, **origin})
 
     def _sampling(
@@ -281,8 +290,9 @@ def load_model(
     """Load a model: `tiny`, a model folder in any form, or `hf:REPO@REVISION`.
 
     `device` as torch names it; `dtype` float32, bfloat16, float16, or auto: what suits the device,
-    with the reason in the model's `precision_reason`. `llm_path` and `clip_path` are the folders
-    of Qwen3 and CLIP, over those the model names; they are read when a text is first encoded.
+    with the reason in the model's `precision_reason`; or float8, an approximate mode of GPUs.
+    `llm_path` and `clip_path` are the folders of Qwen3 and CLIP, over those the model names; they
+    are read when a text is first encoded.
     Raises `CheckpointError` when the model cannot be used and `ConfigError` for an unknown device
     or dtype.
     """
@@ -297,7 +307,12 @@ def load_model(
     network.requires_grad_(False).eval()
     set_precision(network, choice)
     return Model(
-        checkpoint, network, llm_path=llm_path, clip_path=clip_path, precision_reason=choice.reason
+        checkpoint,
+        network,
+        llm_path=llm_path,
+        clip_path=clip_path,
+        precision_reason=choice.reason,
+        float8=choice.name == "float8",
     )
 
 

@@ -84,9 +84,9 @@ def main() -> None:
 )
 @click.option(
     "--precision",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    type=click.Choice(["auto", "float32", "bfloat16", "float16", "float8"]),
     default="auto",
-    help="Number format of the network; auto: the best the device has.",
+    help="Number format of the network; auto: the best the device has; float8: approximate.",
 )
 @click.option(
     "--noise",

@@ -202,6 +202,13 @@ class RenderConfig:
             self.offload,
             "none with a split, whose processes hold a part of the weights each",
         )
+        whole = self.split is None and self.offload == "none"
+        require(
+            self.precision != "float8" or whole,
+            "precision",
+            self.precision,
+            "float8 without split and offload, whose networks do not have it",
+        )
         require(1 <= self.best_of <= 64, "best_of", self.best_of, "1 to 64")
         require(len(self.formats) > 0, "formats", self.formats, "at least one")
         require(len(set(self.formats)) == len(self.formats), "formats", self.formats, "no repeats")

@@ -9,7 +9,13 @@ from typing import Literal
 from hymotion_ray.config.fields import require
 
 Method = Literal["euler", "midpoint", "rk4"]
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
+ExactPrecision = Literal["auto", "float32", "bfloat16", "float16"]
+"""Number format of the network; auto: the best the device has."""
+Precision = Literal[ExactPrecision, "float8"]
+"""The same, and bfloat16 with the products of the motion half in eight bits, which is approximate.
+"""
+FLOAT8_WORDS = "products in float8"
+"""What outputs carry that were sampled in float8."""
 NoiseSource = Literal["cpu", "gpu"]
 """Whose generator draws the noise: the CPU's is the same everywhere, each GPU model has its own."""
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from hymotion_ray.config.fields import require
-from hymotion_ray.config.sampling import Precision
+from hymotion_ray.config.sampling import ExactPrecision
 from hymotion_ray.config.split import Offload, SplitConfig
 from hymotion_ray.config.text import TextPlacement
 
@@ -66,7 +66,7 @@ class PoolConfig:
     """Threads of a replica on CPU."""
     scale: ScaleConfig | None = None
     """How many replicas; None: one, or one a GPU (else a CPU) where `serve` starts Ray itself."""
-    precision: Precision = "auto"
+    precision: ExactPrecision = "auto"
     """Number format of the network."""
     rows: int | None = None
     """Clips at once in one cell; None: 4 on CPU, 64 on a GPU."""

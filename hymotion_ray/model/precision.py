@@ -4,6 +4,9 @@ bfloat16 keeps the range of float32 and is the format of choice where matrix uni
 overflows when products are accumulated in it, so on older cards it is storage only: products
 accumulate in float32, and results must be checked (`Sampler.sample` does) and redone in float32
 where they are not finite.
+
+float8 is the format of matrix products alone, and an approximate mode: weights and activations
+around them are bfloat16. Nothing takes it unasked.
 """
 
 from __future__ import annotations
@@ -17,8 +20,14 @@ from torch import nn
 from hymotion_ray.config.sampling import Precision
 from hymotion_ray.errors import ConfigError
 
-PrecisionName = Literal["float32", "bfloat16", "float16"]
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PrecisionName = Literal["float32", "bfloat16", "float16", "float8"]
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8": torch.bfloat16,
+}
+_FLOAT8_CAPABILITY = (8, 9)
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,16 @@ def choose_precision(
     """
     if requested == "float32":
         return PrecisionChoice("float32", "asked for")
+    if requested == "float8" and (capability is None or capability < _FLOAT8_CAPABILITY):
+        found = (
+            f"a {device_type} device"
+            if capability is None
+            else f"a card of compute capability {capability[0]}.{capability[1]}"
+        )
+        raise ConfigError(
+            f"precision is 'float8' on {found}; allowed on cards from 8.9 on (Ada, Hopper), whose "
+            "matrix units have it; take auto, bfloat16 or float32"
+        )
     if device_type != "cuda" or capability is None:
         if requested == "auto":
             return PrecisionChoice("float32", f"a {device_type} device computes in float32")

@@ -103,7 +103,7 @@ def test_a_mode_that_is_the_exact_way_belongs_to_its_folder(
     same = job(random_model, tmp_path, guidance_interval=(0.0, 1.0), null_every=1)
     info = ModelInfo.read(same)
     assert info.folder_settings(same) == ModelInfo.read(exact).folder_settings(exact)
-    assert info.approximation == ""
+    assert info.approximation(same) == ""
 
 
 def test_without_guidance_there_is_nothing_to_save(random_model: Path, tmp_path: Path) -> None:

@@ -24,6 +24,11 @@ pytestmark = pytest.mark.skipif(
     reason="needs a CUDA device of capability 8.0",
 )
 STEPS = SamplingConfig(num_steps=4)
+SHORTCUTS = SamplingConfig(num_steps=6, guidance_interval=(0.2, 0.9), null_every=2)
+has_float8 = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9),
+    reason="needs a CUDA device of capability 8.9",
+)
 NUM_PROMPTS = 40
 
 
@@ -43,6 +48,12 @@ def fused(network: MotionMMDiT):
     found = fused_or_plain(network)
     assert found is not network
     return found
+
+
+@pytest.fixture(params=["bfloat16", pytest.param("float8", marks=has_float8)])
+def approximate(request: pytest.FixtureRequest, network: MotionMMDiT, fused):
+    """The fused network, and the one with motion's products in float8."""
+    return fused if request.param == "bfloat16" else fused_or_plain(network, float8=True)
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +96,17 @@ def test_order_mates_and_process_change_no_bit(fused, condition, method: str) ->
 
 
 def test_clips_that_join_and_leave_between_steps_have_the_same_bits(fused, condition) -> None:
-    sampler = make(fused)
-    want = make(fused).sample(*condition, ROWS[:6], STEPS)
+    check_joining(fused, condition, STEPS)
+
+
+def check_joining(network, condition, sampling: SamplingConfig) -> None:
+    sampler = make(network)
+    want = make(network).sample(*condition, ROWS[:6], sampling)
     context, vector, length = condition
     clips = [
         prepare_clip(
             sampler, row.prompt, context[row.prompt, : length[row.prompt]], vector[row.prompt, 0],
-            row.num_frames, row.seed, STEPS,
+            row.num_frames, row.seed, sampling,
         )
         for row in ROWS[:6]
     ]  # fmt: skip
@@ -120,6 +135,43 @@ class Uncaptured:
 
     def __init__(self, network) -> None:
         self.motion_stream = network.motion_stream
+
+
+def test_approximate_modes_keep_each_clip_to_itself(approximate, condition) -> None:
+    want = make(approximate).sample(*condition, ROWS, SHORTCUTS)
+    mixed = make(approximate).sample(*condition, ROWS[::-1], SHORTCUTS)
+    assert all(torch.equal(a, b) for a, b in zip(want, mixed[::-1], strict=True))
+    (alone,) = make(approximate).sample(*condition, [ROWS[33]], SHORTCUTS)
+    assert torch.equal(alone, want[33])
+    uncaptured = make(approximate)
+    uncaptured.velocity.network = Uncaptured(approximate)
+    found = uncaptured.sample(*condition, ROWS, SHORTCUTS)
+    assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+    check_joining(approximate, condition, SHORTCUTS)
+
+
+@has_float8
+def test_float8_is_scaled_as_plain_torch_does(network) -> None:
+    from hymotion_ray.model.float8 import quantize_rows
+    from hymotion_ray.model.fused.quantize import quantized
+
+    torch.manual_seed(0)
+    seen, both = (torch.randn(2, 50, n, device="cuda").bfloat16() for n in (1280, 8960))
+    values, scale = quantized(seen, both[..., 3840:])
+    gelu = torch.nn.functional.gelu(both[..., 3840:].float(), approximate="tanh")
+    want, want_scale = quantize_rows(torch.cat((seen.float(), gelu), -1).flatten(0, 1))
+    torch.testing.assert_close(scale, want_scale)
+    apart = (values.float() - want.float()).abs()
+    assert (apart <= want.float().abs().clamp(min=2**-6) / 8).all()
+    assert float((apart > 0).float().mean()) < 1e-3  # a last bit decides where halves go
+
+
+@has_float8
+def test_float8_is_near_bfloat16(network, fused, condition) -> None:
+    want = torch.cat(make(fused).sample(*condition, ROWS[:16], STEPS))
+    float8 = fused_or_plain(network, float8=True)
+    got = torch.cat(make(float8).sample(*condition, ROWS[:16], STEPS))
+    assert 1e-4 < float((got - want).norm() / want.norm()) < 0.1
 
 
 def test_fused_is_no_further_from_float32_than_plain(network, fused, condition) -> None:

@@ -219,7 +219,10 @@ class _Work:
 
 
 def _precision(gpu: Gpu, config: RenderConfig) -> Precision:
-    return sampling_precision(gpu) if config.precision == "auto" else config.precision
+    # float8 is reckoned as the format of what surrounds its products.
+    if config.precision == "auto" or config.precision == "float8":
+        return sampling_precision(gpu)
+    return config.precision
 
 
 def _is_open(config: RenderConfig, path: str) -> bool:

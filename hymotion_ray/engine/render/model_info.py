@@ -10,7 +10,7 @@ from hymotion_ray.api import model_folder
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.model import ModelConfig
 from hymotion_ray.config.render import RenderConfig, ResourceConfig
-from hymotion_ray.config.sampling import SamplingConfig
+from hymotion_ray.config.sampling import FLOAT8_WORDS, SamplingConfig
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.formats.models.checkpoint import read_model
 from hymotion_ray.formats.models.weight_count import count_weights
@@ -85,15 +85,15 @@ class ModelInfo:
             sampling=config.sampling_over(held.config.sampling),
         )
 
-    @property
-    def approximation(self) -> str:
+    def approximation(self, config: RenderConfig) -> str:
         """What makes the job's clips approximate, in words that outputs carry; "" when exact.
 
         Step count and guidance scale are each row's own, and not counted here.
         """
         method = self.sampling.method
         words = [f"{method} solver"] if method != self.config.sampling.method else []
-        return "; ".join([*words, *self.sampling.shortcuts])
+        words += self.sampling.shortcuts
+        return "; ".join([*words, *([FLOAT8_WORDS] if config.precision == "float8" else [])])
 
     def folder_settings(self, config: RenderConfig) -> dict[str, Any]:
         """What an output folder of this job belongs to."""
@@ -131,7 +131,7 @@ class ModelInfo:
             ctxt_input_dim=self.config.network.ctxt_input_dim,
             vtxt_input_dim=self.config.network.vtxt_input_dim,
             sampling=self.sampling,
-            approximation=self.approximation,
+            approximation=self.approximation(config),
             precision=config.precision,
             noise=config.noise,
             split=config.split,

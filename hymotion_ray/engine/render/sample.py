@@ -66,7 +66,7 @@ class SampleStage:
             try:
                 return load_model(settings.model, device=device, dtype=settings.precision)
             except torch.OutOfMemoryError:
-                if settings.exact:
+                if settings.exact or settings.precision == "float8":
                     raise
         return OffloadedModel(settings.model, device, settings.precision)
 
@@ -201,11 +201,12 @@ class SampleStage:
         """Half the rows; with one left, the weights in host memory; `SamplingError` after that."""
         assert self._sampler is not None
         grid, split = self._sampler.grid, self.settings.split
+        may_offload = split is None and self.settings.precision != "float8"
         fewer = grid.rows // 2 if split is None else split.fitting_rows(grid.rows // 2)
         self._sampler = self._float32 = None
         if fewer not in (0, grid.rows):
             grid = replace(grid, rows=fewer)
-        elif split is None and isinstance(self._model, Model):
+        elif may_offload and isinstance(self._model, Model):
             self._model = None
             release_memory()
             settings = self.settings

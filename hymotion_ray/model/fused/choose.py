@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hymotion_ray.errors import ConfigError
 from hymotion_ray.model.mmdit import MotionMMDiT
 
 if TYPE_CHECKING:
@@ -35,10 +36,19 @@ def why_plain(network: MotionMMDiT) -> str | None:
     return None
 
 
-def fused_or_plain(network: MotionMMDiT) -> MotionMMDiT | FusedMMDiT:
-    """`network` on fused kernels where they can serve it, else itself."""
-    if why_plain(network) is not None:
+def fused_or_plain(network: MotionMMDiT, *, float8: bool = False) -> MotionMMDiT | FusedMMDiT:
+    """`network` on fused kernels where they can serve it, else itself.
+
+    With `float8`, motion's products are in float8, which these kernels alone have: `ConfigError`
+    where they cannot serve.
+    """
+    why = why_plain(network)
+    if why is not None and float8:
+        raise ConfigError(
+            f"precision is 'float8', but {why}; take auto, or a model of the released kind"
+        )
+    if why is not None:
         return network
     from hymotion_ray.model.fused.network import FusedMMDiT
 
-    return FusedMMDiT(network)
+    return FusedMMDiT(network, float8=float8)

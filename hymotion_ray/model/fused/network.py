@@ -1,7 +1,8 @@
 """The network on fused kernels: the same weights and arithmetic as `MotionMMDiT`, fewer passes.
 
-Products stay with cuBLAS (GELU in their epilogue); everything between them is one kernel each:
-residual + norm + modulation, keys, attention. All modulations of a text row come from one product.
+Products stay with the vendor's libraries (`products.py`); everything between them is one kernel
+each: residual + norm + modulation, keys, attention. All modulations of a text row come from one
+product. Motion's products may be in float8, an approximate mode; the text half never is.
 Only inference, only the shapes of released models (`can_fuse`); results equal the plain network's
 up to rounding, and a row's bits depend on the row and the cell alone.
 
@@ -23,8 +24,16 @@ from hymotion_ray.model.fused.attention import NO_BAND, fused_attention
 from hymotion_ray.model.fused.choose import HEAD_DIM
 from hymotion_ray.model.fused.keys import keys_and_values, keys_in_place
 from hymotion_ray.model.fused.norms import gated_norm
+from hymotion_ray.model.fused.products import (
+    MotionProducts,
+    Products8,
+    Products16,
+    first_products,
+    last_products,
+    mlp,
+)
 from hymotion_ray.model.fused.rows import FusedLayout, FusedRows
-from hymotion_ray.model.layers import GeluMlp, Modulation
+from hymotion_ray.model.layers import Modulation
 from hymotion_ray.model.mmdit import MotionMMDiT
 from hymotion_ray.model.rope import rope_table
 from hymotion_ray.model.streams import TextStream
@@ -42,8 +51,11 @@ class FusedMMDiT:
     replays = True
     """Calls of `motion_stream` may be captured in a CUDA graph."""
 
-    def __init__(self, network: MotionMMDiT) -> None:
+    def __init__(self, network: MotionMMDiT, *, float8: bool = False) -> None:
+        """`float8`: motion's products in float8, from copies of the weights."""
         self.network = network
+        form = Products8 if float8 else Products16
+        self._products: list[MotionProducts] = [form(block) for block in network.blocks]
         self.train_frames = network.train_frames
         config = network.config
         self._heads = config.num_heads
@@ -178,9 +190,9 @@ class FusedMMDiT:
         if isinstance(block, DoubleBlock):
             y = block.text_out_proj(seen)
             normed = gated_norm(h, y, modulation, None, start + 2 * width, start + 3 * width)
-            y, gate_at = _mlp(block.text_mlp, normed), start + 5 * width
+            y, gate_at = mlp(block.text_mlp, normed), start + 5 * width
         else:
-            y, gate_at = _last_products(block, seen, hidden), start + 2 * width
+            y, gate_at = last_products(block, seen, hidden), start + 2 * width
         if next_modulation is modulation:
             return gated_norm(h, y, modulation, None, gate_at, next_start)
         gated_norm(h, y, modulation, None, gate_at, start)
@@ -204,18 +216,20 @@ class FusedMMDiT:
         normed = gated_norm(h, None, modulation, index, 0, starts[0])
         for i, block in enumerate(self.network.blocks):
             start = starts[i]
-            qkv, hidden, norms = _motion_products(block, normed)
-            keys_in_place(qkv, norms[1], layout.table, self._heads)
+            products = self._products[i]
+            qkv, hidden = products.first(normed)
+            q_norm, k_norm = _motion_norms(block)
+            keys_in_place(qkv, k_norm, layout.table, self._heads)
             seen = fused_attention(
-                qkv, norms[0], layout.table, keys[i], values[i], index, layout.num_frames,
+                qkv, q_norm, layout.table, keys[i], values[i], index, layout.num_frames,
                 layout.num_tokens, self._heads, band=self._band, causal=self._causal,
             )  # fmt: skip
             if isinstance(block, DoubleBlock):
-                y = block.motion_out_proj(seen)
+                y = products.out(seen)
                 normed = gated_norm(h, y, modulation, index, start + 2 * width, start + 3 * width)
-                y, gate_at = _mlp(block.motion_mlp, normed), start + 5 * width
+                y, gate_at = products.mlp(normed), start + 5 * width
             else:
-                y, gate_at = _last_products(block, seen, hidden), start + 2 * width
+                y, gate_at = products.last(seen, hidden), start + 2 * width
             normed = gated_norm(h, y, modulation, index, gate_at, starts[i + 1])
         return normed
 
@@ -242,56 +256,23 @@ def _join(modulations: Sequence[Modulation]) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
-def _gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Tanh GELU of a linear layer, in the product's epilogue on GPUs."""
-    if not x.is_cuda:
-        return F.gelu(F.linear(x, weight, bias), approximate="tanh")
-    flat = x.reshape(-1, x.shape[-1])
-    out: Tensor = torch._addmm_activation(bias, flat, weight.T, use_gelu=True)
-    return out.view(*x.shape[:-1], -1)
-
-
-def _mlp(mlp: GeluMlp, x: Tensor) -> Tensor:
-    return mlp.fc2(_gelu_linear(x, mlp.fc1.weight, mlp.fc1.bias))
-
-
 def _text_products(
     block: DoubleBlock | SingleBlock, normed: Tensor
 ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
     """Queries to values, hidden features of a single block, and weights of the norms of q and k."""
     if isinstance(block, DoubleBlock):
         return block.text_qkv(normed), None, (block.text_q_norm.weight, block.text_k_norm.weight)
-    return *_first_products(block, normed), (block.q_norm.weight, block.k_norm.weight)
+    return *first_products(block, normed), (block.q_norm.weight, block.k_norm.weight)
 
 
-def _motion_products(
-    block: DoubleBlock | SingleBlock, normed: Tensor
-) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
-    """As `_text_products`, of the motion half."""
+def _motion_norms(block: DoubleBlock | SingleBlock) -> tuple[Tensor, Tensor]:
+    """Weights of the norms of q and k in the motion half."""
     if isinstance(block, DoubleBlock):
-        norms = block.motion_q_norm.weight, block.motion_k_norm.weight
-        return block.motion_qkv(normed), None, norms
-    return *_first_products(block, normed), (block.q_norm.weight, block.k_norm.weight)
-
-
-def _first_products(block: SingleBlock, normed: Tensor) -> tuple[Tensor, Tensor]:
-    """`linear1` in two: qkv, and the activated hidden features."""
-    weight, bias = block.linear1.weight, block.linear1.bias
-    cut = block.split[0]
-    qkv = F.linear(normed, weight[:cut], bias[:cut])
-    return qkv, _gelu_linear(normed, weight[cut:], bias[cut:])
+        return block.motion_q_norm.weight, block.motion_k_norm.weight
+    return block.q_norm.weight, block.k_norm.weight
 
 
 def _keys_product(block: SingleBlock, normed: Tensor) -> Tensor:
     """Keys and values alone: all that is used of the last block's text half."""
     rows = slice(block.dim, block.split[0])
     return F.linear(normed, block.linear1.weight[rows], block.linear1.bias[rows])
-
-
-def _last_products(block: SingleBlock, seen: Tensor, hidden: Tensor | None) -> Tensor:
-    """`linear2` of both inputs without joining them: two products into one sum."""
-    assert hidden is not None, "a single block has hidden features"
-    weight = block.linear2.weight
-    y = F.linear(seen, weight[:, : block.dim], block.linear2.bias)
-    y.view(-1, block.dim).addmm_(hidden.view(-1, hidden.shape[-1]), weight[:, block.dim :].T)
-    return y
