@@ -36,9 +36,12 @@ from hymotion_ray.config.releases import released_network
 from hymotion_ray.config.training import static_model
 from hymotion_ray.engine.train.fit import fit
 from hymotion_ray.engine.train.mfu import train_flops
+from hymotion_ray.engine.train.micro_batch import MicroBatch
 from hymotion_ray.engine.train.objective import FlowModel
 from hymotion_ray.engine.train.parallel import parallelise
+from hymotion_ray.engine.train.passes import make_passes
 from hymotion_ray.engine.train.running_mean import RunningMean
+from hymotion_ray.engine.train.step_clock import StepClock
 from hymotion_ray.engine.train.tune_job import made_up_inputs
 
 NUM_FRAMES, NUM_TOKENS, PADDED_TOKENS = 360, 36, 40
@@ -58,10 +61,13 @@ class Way:
     measure_s: float = 2.0
 
 
-def speed_ways(sizes: list[int]) -> list[Way]:
+def speed_ways(sizes: list[int], has_graphs: bool) -> list[Way]:
     """Most telling first: later ones are left out when time is short."""
     compiled = replace(LOW, compile=True)
-    ways = [Way("compiled", rows, compiled) for rows in sorted(sizes, reverse=True)]
+    graphs = replace(compiled, cuda_graphs=has_graphs)
+    ways = [Way("compiled, graph", rows, graphs) for rows in sorted(sizes, reverse=True)]
+    ways += [Way("compiled", rows, compiled) for rows in sorted(sizes, reverse=True)]
+    ways += [Way("graph", rows, replace(LOW, cuda_graphs=has_graphs)) for rows in sizes]
     ways += [Way("eager", rows, LOW) for rows in sizes]
     ways += [
         Way("compiled, recomputed", rows, replace(compiled, gradient_checkpointing=True))
@@ -96,19 +102,20 @@ class Trainer:
         self.mean = RunningMean(self.parallel.parameters, 0.9999)
         inputs = list(made_up_inputs(model, way.rows, num_frames, PADDED_TOKENS))
         inputs[4] = torch.full((way.rows,), NUM_TOKENS)
-        self.inputs = tuple(part.to(device) for part in inputs)
+        ids = ("made up",) * way.rows
+        self.batch = MicroBatch._make((*inputs, torch.ones(way.rows), ids, ())).moved(device)
+        self.passes = make_passes(self.parallel, StepClock(device), 1 / way.rows)
         self.steps = 0
 
     def step(self) -> float:
         """One whole step; returns its loss, so that it has ended."""
-        self.optimizer.zero_grad()
-        loss = self.parallel.module(*self.inputs).mean()
-        self.parallel.backward(loss)
+        self.passes.clear()
+        losses = self.passes(self.batch, is_last=True)
         float(self.parallel.clip_grad_norm(1.0))  # as the loop, which looks whether it is finite
         self.parallel.step()
         self.steps += 1
         self.mean.update(self.steps)
-        return float(loss.detach())
+        return float(losses.mean())
 
 
 def measure(way: Way, args: argparse.Namespace, model: ModelConfig, rate: float) -> dict[str, Any]:
@@ -118,7 +125,8 @@ def measure(way: Way, args: argparse.Namespace, model: ModelConfig, rate: float)
     trainer = Trainer(model, way, device, args.frames)
     trainer.step()
     first = time.perf_counter() - began
-    loss = trainer.step()
+    for _ in range(2):  # the second records a graph
+        loss = trainer.step()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds: list[float] = []
@@ -161,11 +169,10 @@ def parts(trainer: Trainer) -> dict[str, float]:
         return now
 
     at = time.perf_counter()
-    trainer.optimizer.zero_grad()
-    loss = trainer.parallel.module(*trainer.inputs).mean()
-    at = note("forward", at)
-    trainer.parallel.backward(loss)
-    at = note("backward", at)
+    trainer.passes.clear()
+    at = note("clear", at)
+    trainer.passes(trainer.batch, is_last=True)
+    at = note("pass", at)
     trainer.parallel.clip_grad_norm(1.0)
     at = note("clip", at)
     trainer.parallel.step()
@@ -260,7 +267,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a small network and short clips")
     parser.add_argument("--caps", action="store_true", help="memory under a card's cap")
-    parser.add_argument("--rows", type=int, nargs="+", default=[16, 32, 64])
+    parser.add_argument("--rows", type=int, nargs="+", default=[16, 32, 64, 128])
     parser.add_argument("--only", nargs="+", help="names of configurations")
     parser.add_argument("--most-rows", type=int, default=128, help="rows tried under a cap")
     parser.add_argument("--seconds", type=float, default=150.0, help="for the whole script")
@@ -293,7 +300,7 @@ def main() -> None:
     if args.caps:
         jobs: Iterator[Any] = cap_ways(model, args)
     else:
-        jobs = ((way,) for way in speed_ways(args.rows))
+        jobs = ((way,) for way in speed_ways(args.rows, device.type == "cuda"))
     for job in jobs:
         way = job[2] if args.caps else job[0]
         if args.only and way.name not in args.only:

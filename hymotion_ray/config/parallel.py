@@ -47,9 +47,11 @@ class ParallelConfig:
     """Whether blocks are compiled."""
     compile_backend: CompileBackend = "inductor"
     """inductor needs a C++ compiler on CPU and Triton on a GPU; eager only traces, for tests."""
+    cuda_graphs: bool = False
+    """Whether a pass is replayed from a CUDA graph, one for each shape of batches: on one GPU."""
     attention: TrainAttention = "auto"
-    """How motion attends: band computes only what is near, with flex_attention and Triton; dense
-    computes everything under a mask; auto: band on CUDA, dense else."""
+    """How motion attends: band computes only what is near, with Triton kernels; dense computes
+    everything under a mask; auto: band on CUDA, dense else."""
     lora_rank: int = 0
     """Rank of low-rank adapters beside frozen weights; 0 trains the weights themselves."""
     lora_alpha: int = 16
@@ -79,6 +81,11 @@ class ParallelConfig:
         require(0 <= self.lora_rank <= 1024, "lora_rank", self.lora_rank, "0 to 1024")
         require(1 <= self.lora_alpha <= 10**6, "lora_alpha", self.lora_alpha, "1 to 1000000")
         require(len(self.trainable) > 0, "trainable", self.trainable, "at least one pattern")
+        if self.cuda_graphs and self.precision == "float16":
+            raise ConfigError(
+                "cuda_graphs is on with precision 'float16'; allowed: float32 or bfloat16: a graph "
+                "cannot leave out a step whose loss scale overflowed"
+            )
         if self.comm_hook == "powersgd" and self.strategy in SHARDED:
             raise ConfigError(
                 f"comm_hook is 'powersgd' with strategy {self.strategy!r}; allowed: powersgd with "

@@ -12,10 +12,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
 
 from hymotion_ray.config.network import MaskMode
-from hymotion_ray.model.train_attention import band_attention
 
 CPU_MULTIPLE = 16
 """Torch's CPU attention gives each thread a scratch buffer whose alignment depends on the thread
@@ -24,12 +22,8 @@ depend on the alignment. In inference queries are padded to this multiple, so th
 not depend on which thread takes it (seen in torch 2.13 with MKL 2024.2)."""
 
 
-def attention(
-    q_BLHE: Tensor, k_BSHE: Tensor, v_BSHE: Tensor, mask_B1LS: Tensor | BlockMask
-) -> Tensor:
+def attention(q_BLHE: Tensor, k_BSHE: Tensor, v_BSHE: Tensor, mask_B1LS: Tensor) -> Tensor:
     """Softmax attention with scale 1/sqrt(E) and an additive mask; returns (B, L, D)."""
-    if isinstance(mask_B1LS, BlockMask):
-        return band_attention(q_BLHE, k_BSHE, v_BSHE, mask_B1LS)
     num_queries = q_BLHE.shape[1]
     missing = -num_queries % CPU_MULTIPLE if num_queries < 32 else 0
     if missing and q_BLHE.device.type == "cpu" and not torch.is_grad_enabled():

@@ -17,6 +17,7 @@ from hymotion_ray.model.activations import gelu_tanh
 from hymotion_ray.model.attention import attention
 from hymotion_ray.model.layers import EPS, GeluMlp, Modulation, modulate, norm_and_rotate
 from hymotion_ray.model.linear import Linear, linear
+from hymotion_ray.model.train_attention import BandMask, band_attention
 
 
 class DoubleBlock(nn.Module):
@@ -59,18 +60,15 @@ class DoubleBlock(nn.Module):
         modulation_B1C: Tensor,
         text_k_BNHE: Tensor,
         text_v_BNHE: Tensor,
-        mask_B1LS: Tensor,
+        mask: Tensor | BandMask,
         rope: Tensor,
     ) -> Tensor:
         """Carry the motion tokens through; `modulation` is `motion_mod`'s output, C = 6 D."""
         shift1, scale1, gate1, shift2, scale2, gate2 = modulation_B1C.chunk(6, dim=-1)
         qkv = self.motion_qkv(modulate(x_BLD, shift1, scale1))
-        q_BLHE, k_BLHE, v_BLHE = qkv.unflatten(-1, (3, self.num_heads, -1)).unbind(2)
-        q_BLHE = norm_and_rotate(q_BLHE, self.motion_q_norm, rope)
-        k_BLHE = norm_and_rotate(k_BLHE, self.motion_k_norm, rope)
-        k_BSHE = torch.cat((k_BLHE, text_k_BNHE), dim=1)
-        v_BSHE = torch.cat((v_BLHE, text_v_BNHE), dim=1)
-        seen_BLD = attention(q_BLHE, k_BSHE, v_BSHE, mask_B1LS)
+        qkv_BL3HE = qkv.unflatten(-1, (3, self.num_heads, -1))
+        norms = self.motion_q_norm, self.motion_k_norm
+        seen_BLD = _motion_attention(qkv_BL3HE, norms, rope, text_k_BNHE, text_v_BNHE, mask)
         x_BLD = x_BLD + gate1 * self.motion_out_proj(seen_BLD)
         return x_BLD + gate2 * self.motion_mlp(modulate(x_BLD, shift2, scale2))
 
@@ -121,18 +119,15 @@ class SingleBlock(nn.Module):
         modulation_B1C: Tensor,
         text_k_BNHE: Tensor,
         text_v_BNHE: Tensor,
-        mask_B1LS: Tensor,
+        mask: Tensor | BandMask,
         rope: Tensor,
     ) -> Tensor:
         """Carry the motion tokens through; `modulation` is `self.modulation`'s output, C = 3 D."""
         shift, scale, gate = modulation_B1C.chunk(3, dim=-1)
         qkv, hidden_BLM = self.linear1(modulate(x_BLD, shift, scale)).split(self.split, dim=-1)
-        q_BLHE, k_BLHE, v_BLHE = qkv.unflatten(-1, (3, self.num_heads, -1)).unbind(2)
-        q_BLHE = norm_and_rotate(q_BLHE, self.q_norm, rope)
-        k_BLHE = norm_and_rotate(k_BLHE, self.k_norm, rope)
-        k_BSHE = torch.cat((k_BLHE, text_k_BNHE), dim=1)
-        v_BSHE = torch.cat((v_BLHE, text_v_BNHE), dim=1)
-        seen_BLD = attention(q_BLHE, k_BSHE, v_BSHE, mask_B1LS)
+        qkv_BL3HE = qkv.unflatten(-1, (3, self.num_heads, -1))
+        norms = self.q_norm, self.k_norm
+        seen_BLD = _motion_attention(qkv_BL3HE, norms, rope, text_k_BNHE, text_v_BNHE, mask)
         mixed_BLD = self.linear2(torch.cat((seen_BLD, gelu_tanh(hidden_BLM)), dim=-1))
         return x_BLD + gate * mixed_BLD
 
@@ -149,3 +144,25 @@ class FinalLayer(nn.Module):
         """`modulation` is `adaLN_modulation`'s output, C = 2 D."""
         shift, scale = modulation_B1C.chunk(2, dim=-1)
         return self.linear(modulate(x_BLD, shift, scale))
+
+
+def _motion_attention(
+    qkv_BL3HE: Tensor,
+    norms: tuple[nn.RMSNorm, nn.RMSNorm],
+    rope: Tensor,
+    text_k_BNHE: Tensor,
+    text_v_BNHE: Tensor,
+    mask: Tensor | BandMask,
+) -> Tensor:
+    """What motion sees of motion and text, (B, L, D), under either kind of mask."""
+    if isinstance(mask, BandMask):
+        weights = norms[0].weight, norms[1].weight
+        return band_attention(qkv_BL3HE, *weights, rope, text_k_BNHE, text_v_BNHE, mask)
+    q_BLHE, k_BLHE, v_BLHE = qkv_BL3HE.unbind(2)
+    q_BLHE, k_BLHE = (
+        norm_and_rotate(x_BLHE, norm, rope)
+        for x_BLHE, norm in zip((q_BLHE, k_BLHE), norms, strict=True)
+    )
+    k_BSHE = torch.cat((k_BLHE, text_k_BNHE), dim=1)
+    v_BSHE = torch.cat((v_BLHE, text_v_BNHE), dim=1)
+    return attention(q_BLHE, k_BSHE, v_BSHE, mask)

@@ -1,99 +1,161 @@
 """Attention for training on a GPU: only the band of motion and the text beside it are computed.
 
-The same visibility as `attention.motion_mask`, as a rule of index instead of a matrix, for
-`flex_attention`: it computes blocks of the score matrix that anybody sees and keeps none of it for
-the backward pass. Which blocks those are depends on the shape alone and is found once a shape; the
-rows' own lengths are looked up by the rule. Knows no weights and no blocks of the network.
+The same visibility as `attention.motion_mask`, said by numbers instead of a matrix, and an operator
+of torch with a gradient around the kernels of `fused/band_training.py`, which torch.compile and
+CUDA graphs take as they take its own. Knows no weights and no blocks of the network.
 
-Shapes: B rows, L motion tokens, N text tokens, S = L + N keys, H heads, E head width, D = H E.
+Shapes: B rows, L motion tokens, N text tokens, H heads, E head width, D = H E.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from hymotion_ray.config.network import MaskMode
 
-BLOCK = 128
-"""Side of a block of the score matrix that is computed or left out as a whole."""
+_FAR = 2**20
+_MIN_CAPABILITY = (8, 0)
+
+
+class BandMask(NamedTuple):
+    """Who sees whom: what `attention.motion_mask` says, by numbers."""
+
+    num_motion: Tensor
+    """(B,) int64 motion tokens that are no padding."""
+    num_text: Tensor
+    """(B,) int64 text tokens that are no padding."""
+    behind: int
+    """How far before itself a motion token sees others."""
+    ahead: int
+    """How far behind itself."""
 
 
 def has_band_attention(device: torch.device) -> bool:
-    """Whether flex_attention trains on `device`: CUDA, and torch 2.6 or later."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return device.type == "cuda" and version >= (2, 6)
+    """Whether the kernels train on `device`: CUDA of capability 8.0 or later, with Triton."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
 
 
 def band_mask(
-    motion_length_B: Tensor,
-    num_motion_tokens: int,
-    text_length_B: Tensor,
-    num_text_tokens: int,
-    mode: MaskMode,
-    band: int,
-) -> BlockMask:
-    """Who sees whom, as `attention.motion_mask` says it: L queries, L + N keys, any head."""
-    device = motion_length_B.device
-    base = _blocks(num_motion_tokens, num_text_tokens, mode, band, device)
-
-    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        is_near = _is_near(query, key, mode, band)
-        to_motion = (is_near & (key < motion_length_B[row])) | (query == key)
-        to_text = key - num_motion_tokens < text_length_B[row]
-        return torch.where(key < num_motion_tokens, to_motion, to_text)
-
-    mask = copy.copy(base)
-    mask.mask_mod = sees
-    return mask
+    motion_length_B: Tensor, text_length_B: Tensor, mode: MaskMode, band: int
+) -> BandMask:
+    """Who sees whom, as `attention.motion_mask` says it."""
+    behind = band if mode == "narrowband" else _FAR
+    ahead = {"narrowband": band, "causal": 0, "none": _FAR}[mode]
+    return BandMask(motion_length_B, text_length_B, behind, ahead)
 
 
-def band_attention(q_BLHE: Tensor, k_BSHE: Tensor, v_BSHE: Tensor, mask: BlockMask) -> Tensor:
-    """Softmax attention with scale 1/sqrt(E) under a `band_mask`; returns (B, L, D)."""
-    attend = flex_attention if q_BLHE.device.type == "cpu" else _compiled()
-    out_BHLE = attend(
-        q_BLHE.transpose(1, 2), k_BSHE.transpose(1, 2), v_BSHE.transpose(1, 2), block_mask=mask
+def band_attention(
+    qkv_BL3HE: Tensor,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    rope: Tensor,
+    text_k_BNHE: Tensor,
+    text_v_BNHE: Tensor,
+    mask: BandMask,
+) -> Tensor:
+    """What motion sees of motion and text; returns (B, L, D).
+
+    Queries and keys of qkv are normed with the weights q_norm and k_norm (E,) and rotated by rope
+    (2, L, 1, E/2); then softmax attention with scale 1/sqrt(E).
+    """
+    inputs = qkv_BL3HE, q_norm, k_norm, rope, text_k_BNHE, text_v_BNHE
+    return _attend(*inputs, *mask)[0].flatten(2)
+
+
+@torch.library.custom_op("hymotion_ray::band_attention", mutates_args=())
+def _attend(
+    qkv: Tensor,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    rope: Tensor,
+    text_k: Tensor,
+    text_v: Tensor,
+    num_motion: Tensor,
+    num_text: Tensor,
+    behind: int,
+    ahead: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What is seen (B, L, H, E), its log-sum-exp (B, H, L), and queries and keys."""
+    from hymotion_ray.model.fused import band_training, rotate_training
+
+    qkv, text_k, text_v = (_in_pieces(part) for part in (qkv, text_k, text_v))
+    q, k = rotate_training.rotate(qkv, q_norm, k_norm, rope)
+    out, lse = band_training.forward(
+        q, k, qkv[:, :, 2], text_k, text_v, num_motion, num_text, behind, ahead
     )
-    return out_BHLE.transpose(1, 2).flatten(2)
+    return out, lse, q, k
 
 
-@functools.cache
-def _compiled() -> Any:
-    # Interpreted, flex_attention writes out the whole score matrix.
-    return torch.compile(flex_attention)
+@torch.library.custom_op("hymotion_ray::band_attention_backward", mutates_args=())
+def _backward(
+    grad: Tensor,
+    qkv: Tensor,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    rope: Tensor,
+    text_k: Tensor,
+    text_v: Tensor,
+    num_motion: Tensor,
+    num_text: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    behind: int,
+    ahead: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of qkv, q_norm, k_norm, text_k and text_v."""
+    from hymotion_ray.model.fused import band_training, rotate_training
+
+    qkv, text_k, text_v = (_in_pieces(part) for part in (qkv, text_k, text_v))
+    to_qkv = torch.empty_like(qkv, memory_format=torch.contiguous_format)
+    to_q, to_k, to_text_k, to_text_v = band_training.backward(
+        grad, q, k, qkv[:, :, 2], text_k, text_v, num_motion, num_text,
+        out, lse, behind, ahead, to_qkv[:, :, 2],
+    )  # fmt: skip
+    norms = rotate_training.rotate_back(qkv, q_norm, k_norm, rope, to_q, to_k, to_qkv)
+    to_q_norm, to_k_norm = (to.to(q_norm.dtype) for to in norms)
+    return to_qkv, to_q_norm, to_k_norm, to_text_k, to_text_v
 
 
-@functools.lru_cache(maxsize=256)
-def _blocks(
-    num_motion: int, num_text: int, mode: MaskMode, band: int, device: torch.device
-) -> BlockMask:
-    """Blocks that rows of any length may see; each is looked at number by number."""
-    query_Q1 = torch.arange(num_motion)[:, None]
-    key_S = torch.arange(num_motion + num_text)
-    sees_QS = _is_near(query_Q1, key_S, mode, band) | (key_S >= num_motion)
-    padding = (0, -len(key_S) % BLOCK, 0, -num_motion % BLOCK)
-    tiles = F.pad(sees_QS, padding).unflatten(1, (-1, BLOCK))
-    any_qk = tiles.unflatten(0, (-1, BLOCK)).any(3).any(1)
-    counts_q = any_qk.sum(-1, dtype=torch.int32)
-    order_qk = any_qk.to(torch.int8).argsort(dim=-1, descending=True, stable=True).int()
-    return BlockMask.from_kv_blocks(
-        counts_q[None, None].to(device),
-        order_qk[None, None].to(device),
-        BLOCK_SIZE=BLOCK,
-        seq_lengths=(num_motion, num_motion + num_text),
+def _in_pieces(part: Tensor) -> Tensor:
+    """The same values, each token's side by side in memory."""
+    size, is_apart = 1, True
+    for width, stride in zip(reversed(part.shape[2:]), reversed(part.stride()[2:]), strict=True):
+        is_apart &= stride == size
+        size *= width
+    return part if is_apart else part.contiguous()
+
+
+@_attend.register_fake
+def _(qkv: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    rows, length, _, heads, width = qkv.shape
+    out, q, k = (qkv.new_empty(rows, length, heads, width) for _ in range(3))
+    return out, qkv.new_empty(rows, heads, length, dtype=torch.float32), q, k
+
+
+@_backward.register_fake
+def _(grad: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    qkv, q_norm, k_norm, _, text_k, text_v = others[:6]
+    return tuple(part.new_empty(part.shape) for part in (qkv, q_norm, k_norm, text_k, text_v))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:8], *output)
+    ctx.reach = inputs[8:]
+
+
+def _gradients(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    to_qkv, to_q_norm, to_k_norm, to_text_k, to_text_v = _backward(
+        grad, *ctx.saved_tensors, *ctx.reach
     )
+    return to_qkv, to_q_norm, to_k_norm, None, to_text_k, to_text_v, None, None, None, None
 
 
-def _is_near(query: Tensor, key: Tensor, mode: MaskMode, band: int) -> Tensor:
-    """Motion that motion may see, by place alone."""
-    if mode == "narrowband":
-        return (query - key).abs() <= band
-    if mode == "causal":
-        return key <= query
-    return torch.ones_like(key == query)
+_attend.register_autograd(_gradients, setup_context=_keep)

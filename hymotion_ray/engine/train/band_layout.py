@@ -27,8 +27,8 @@ def choose_attention(network: nn.Module, config: ParallelConfig, device: torch.d
     available = has_band_attention(device)
     if config.attention == "band" and not available:
         raise ConfigError(
-            f"attention is 'band' on a {device.type} device with torch {torch.__version__};"
-            " allowed: CUDA with torch 2.6 or later; take auto or dense"
+            f"attention is 'band' on a {device.type} device; allowed: CUDA of compute capability"
+            " 8.0 or later, with Triton; take auto or dense"
         )
     if config.attention == "dense" or not available:
         return False
@@ -57,14 +57,7 @@ def _band_layout(
             network, x_length_B, context_length_B, num_frames, num_tokens
         )
     start = int(config.insert_start_token)
-    mask = band_mask(
-        x_length_B + start,
-        num_frames + start,
-        context_length_B,
-        num_tokens,
-        config.mask_mode,
-        config.band_frames,
-    )
+    mask = band_mask(x_length_B + start, context_length_B, config.mask_mode, config.band_frames)
     positions_L = torch.arange(num_frames + start, device=x_length_B.device)
-    # `attention` takes either kind of mask; the blocks between are typed for the sampler's.
+    # Blocks take either kind of mask; the layout is typed for the sampler's.
     return MotionLayout(cast("Tensor", mask), rope_table(positions_L, config.head_dim))

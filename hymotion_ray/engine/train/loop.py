@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +26,7 @@ from hymotion_ray.engine.train.lora import merge
 from hymotion_ray.engine.train.mfu import train_flops
 from hymotion_ray.engine.train.micro_batch import MicroBatch
 from hymotion_ray.engine.train.parallel import Parallel
+from hymotion_ray.engine.train.passes import make_passes
 from hymotion_ray.engine.train.running_mean import RunningMean
 from hymotion_ray.engine.train.step_clock import StepClock
 from hymotion_ray.engine.train.watch import gather_ranks, per_rank
@@ -91,6 +91,9 @@ class Training:
         self.mean = RunningMean(parallel.parameters, settings.ema_decay)
         self.progress = Progress()
         self.clock = StepClock(parallel.device)
+        # Gradients are averaged over ranks, so each rank's share of the mean over the global batch
+        # counts world_size times: right also for ranks of unlike shares.
+        self.passes = make_passes(parallel, self.clock, world_size / config.global_batch)
         self._bad = BadSteps(config.failures.max_bad_steps, callbacks.say, rank)
         self._sums = torch.zeros(3, dtype=torch.float64, device=parallel.device)
         self._recent_loss: float | None = None
@@ -131,14 +134,12 @@ class Training:
     # --- one step ---------------------------------------------------------------------------------
 
     def _step(self, step: int, batches: Batches) -> None:
-        self.optimizer.zero_grad()
-        moved, losses = [], []
-        for number, batch in enumerate(batches):
-            batch = batch.moved(self.parallel.device)
-            moved.append(batch)
-            is_last = number == len(batches) - 1
-            with nullcontext() if is_last else self.parallel.no_sync():
-                losses.append(self._pass(batch))
+        self.passes.clear()
+        moved = [batch.moved(self.parallel.device) for batch in batches]
+        losses = [
+            self.passes(batch, is_last=number == len(moved))
+            for number, batch in enumerate(moved, 1)
+        ]
         norm = self.parallel.clip_grad_norm(self.config.optimizer.clip_norm)
         if step == 1 and self.progress.position == 0:
             self._say_first_loss(moved, losses)
@@ -147,18 +148,6 @@ class Training:
             train_flops(self.network, len(b.x), b.x.shape[1], b.context.shape[1]) for b in moved
         )
         self.clock.step(num_clips=sum(len(b.clip_ids) for b in moved), num_flops=flops)
-
-    def _pass(self, batch: MicroBatch) -> Tensor:
-        """Forward and backward of a micro-batch; its losses (B,), weighted.
-
-        Gradients are averaged over ranks, so each rank's share of the mean over the global batch
-        counts world_size times: right also for ranks of unlike shares.
-        """
-        with self.clock.working():
-            losses = self.parallel.module(*batch.inputs) * batch.weight
-            share = losses.sum() * (self.world_size / self.config.global_batch)
-        self.parallel.backward(share)
-        return losses.detach()
 
     def _update(self, step: int, norm: float, batches: Batches, losses: Sequence[Tensor]) -> None:
         rate = self.config.optimizer.learning_rate * rate_factor(

@@ -29,7 +29,7 @@ from hymotion_ray.engine.train.held_bytes import HeldBytes, held_bytes
 from hymotion_ray.engine.train.lora import choose_trained, merge, own_names
 from hymotion_ray.engine.train.precision import Arithmetic, make_scaler
 from hymotion_ray.engine.train.sharding import let_go, shard
-from hymotion_ray.errors import CheckpointError
+from hymotion_ray.errors import CheckpointError, ConfigError
 
 
 class Parallel:
@@ -204,6 +204,11 @@ def parallelise(network: nn.Module, config: ParallelConfig, device: torch.device
     All ranks start from rank 0's weights. `network` itself is changed: use `.module` from here on.
     Raises `ConfigError` for switches that this group's backend cannot carry.
     """
+    if config.cuda_graphs and (device.type != "cuda" or _num_ranks() > 1):
+        raise ConfigError(
+            f"cuda_graphs is on with {_num_ranks()} workers on {device.type}; allowed: one worker "
+            "on a CUDA device; set parallel.cuda_graphs=false"
+        )
     choose_trained(network, config)
     network.to(device)
     choose_attention(network, config, device)
