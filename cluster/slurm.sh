@@ -44,14 +44,24 @@ if [ "${SLURM_GPUS_ON_NODE:-0}" -gt 0 ]; then
   options+=(--resources="{\"sampler_slot\": $((SLURM_GPUS_ON_NODE * ${SLOTS_A_GPU:-1}))}")
 fi
 
-srun --nodes=1 --ntasks=1 -w "$head" --overlap \
-  ray start --head --node-ip-address="$address" --port="$base" --dashboard-host=127.0.0.1 \
-  --dashboard-port=$((base + 1)) --dashboard-agent-listen-port=$((base + 2)) \
-  --dashboard-agent-grpc-port=$((base + 3)) --metrics-export-port=$((base + 4)) "${options[@]}" &
+start_head() {
+  srun --nodes=1 --ntasks=1 -w "$head" --overlap \
+    ray start --head --node-ip-address="$address" --port="$base" --dashboard-host=127.0.0.1 \
+    --dashboard-port=$((base + 1)) --dashboard-agent-listen-port=$((base + 2)) \
+    --dashboard-agent-grpc-port=$((base + 3)) --metrics-export-port=$((base + 4)) "${options[@]}" &
+  head_step=$!
+}
 
-# Until the head answers; a worker that comes first would give up.
+# Until the head answers; a worker that comes first would give up. Ray gives its own start 30 s, which
+# a busy node may not have: then again.
+start_head
+tries=3
 for _ in $(seq 60); do
   ray health-check --address "$RAY_ADDRESS" >/dev/null 2>&1 && break
+  if ! kill -0 "$head_step" 2>/dev/null; then
+    [ $((tries -= 1)) -gt 0 ] || break
+    start_head
+  fi
   sleep 2
 done
 ray health-check --address "$RAY_ADDRESS" || { echo "no head at $RAY_ADDRESS" >&2; exit 3; }
@@ -79,9 +89,14 @@ echo "Ray at $RAY_ADDRESS: ${alive:-0} of $SLURM_JOB_NUM_NODES nodes"
 # The command is a child, so that Slurm's warning reaches it and it can end cleanly.
 "$@" &
 command=$!
-trap 'kill -TERM "$command" 2>/dev/null' TERM
+told=
+trap 'told=yes; kill -TERM "$command" 2>/dev/null' TERM
 wait "$command" && code=0 || code=$?
-trap - TERM
+while [ -n "$told" ]; do  # the signal ended the wait, not the command
+  told=
+  wait "$command" && code=0 || code=$?
+done
+trap '' TERM
 # Ends the srun steps, and with them the Ray of this job only.
 mapfile -t steps < <(jobs -p)
 kill "${steps[@]}" 2>/dev/null || true

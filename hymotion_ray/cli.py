@@ -53,7 +53,8 @@ def main() -> None:
     """Text to 3D human motion at scale, on Ray.
 
     Exit codes: 0 all done; 1 finished, but some items were rejected or failed; 2 bad arguments or
-    input, nothing started; 3 the cluster or the model could not serve.
+    input, nothing started; 3 the cluster or the model could not serve; 130 ended by Ctrl-C or
+    SIGTERM.
     """
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 
 from hymotion_ray.config.fields import nearest
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C or SIGTERM ended: 128 + SIGINT, as shells have it."""
 OLD_FLAGS = {
     "--model_path": "--model FOLDER",
     "--input_text_dir": "the prompt files or folders themselves, as arguments",
@@ -27,7 +34,9 @@ OLD_FLAGS = {
 
 
 class Command(click.Command):
-    """A command that knows the released tool's flags, and advises."""
+    """A command that knows the released tool's flags, and advises; Ctrl-C and SIGTERM end it alike:
+    in order, and with exit code 130.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse; an old flag ends with the name of the new one."""
@@ -38,6 +47,38 @@ class Command(click.Command):
                     f"{flag} is a flag of the released tool; use {OLD_FLAGS[flag]}", ctx
                 )
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run; what a job does when interrupted, it does at SIGTERM too."""
+        with _sigterm_as_ctrl_c():
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                say("interrupted; what is done is safe, the same command goes on from there")
+                ctx.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Hand a first SIGTERM to whoever waits for Ctrl-C, and pass over further ones meanwhile.
+
+    `engine.cluster.connect` keeps this up where Ray would take the signal for itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may have handlers
+        return
+
+    def end(_: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        handler = signal.getsignal(signal.SIGINT)
+        # Of a shell's background process Ctrl-C is ignored; SIGTERM is not.
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def read_config_file(ctx: click.Context, _: click.Parameter, path: str | None) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hymotion_ray.engine.address import require_answer, require_token
 from hymotion_ray.errors import ClusterError
 
 _ENVIRONMENT = {
@@ -47,18 +50,23 @@ def connect(address: str | None = None) -> Iterator[ClusterInfo]:
     """Join the cluster at `address`, at RAY_ADDRESS or of the open session, else start one here.
 
     A cluster that was already open stays open; one that this call started ends with it.
-    Raises `ClusterError` when `address` cannot be reached.
+    Raises `ClusterError` when nobody answers at `address`, or no token protects what does. Of a
+    cluster that it starts here Ray makes the token itself.
     """
     if ray.is_initialized():
         yield _info(started_here=False)
         return
     address = address or os.environ.get("RAY_ADDRESS") or None
     local = address in (None, "local")
+    if address is not None and not local:
+        require_token(address)
+        require_answer(address)
     try:
-        if local:
-            _start_here()
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with _sigterm_kept():
+            if local:
+                _start_here()
+            else:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray raises plain Exception when it cannot start
         if local:
             raise ClusterError(
@@ -73,6 +81,17 @@ def connect(address: str | None = None) -> Iterator[ClusterInfo]:
         yield _info(started_here=local)
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Put a handler of SIGTERM back when Ray is up: it takes the signal for itself, and aborts the
+    process three seconds later.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _start_here() -> None:
