@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,32 @@ def test_a_command_runs_on_the_jobs_own_ray(
     log = (tmp_path / "srun.log").read_text()
     assert "ray start --head" in log
     assert "TOKEN" not in log.upper()
+    assert_nothing_is_left(slurm)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_slurms_warning_reaches_the_command_and_its_end_is_waited_for(
+    slurm: dict[str, str], tmp_path: Path
+) -> None:
+    command = (
+        f"trap 'sleep 3; echo in order; exit 130' TERM; touch {tmp_path}/at-work;"
+        " while true; do sleep 0.1; done"
+    )
+    with subprocess.Popen(
+        [str(SCRIPT), "bash", "-c", command], stdout=subprocess.PIPE, text=True, env=slurm
+    ) as job:
+        while not (tmp_path / "at-work").exists():
+            assert job.poll() is None, "no Ray, no command"
+            time.sleep(0.1)
+        job.terminate()
+        said, _ = job.communicate(timeout=300)
+    assert said.endswith("in order\n")
+    assert job.returncode == 130
+    assert_nothing_is_left(slurm)
+
+
+def assert_nothing_is_left(slurm: dict[str, str]) -> None:
     temp = f"{slurm['TMPDIR']}/r{slurm['SLURM_JOB_ID']}"
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
     assert temp not in listed
