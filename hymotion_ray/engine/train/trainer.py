@@ -7,11 +7,14 @@ copy what already lies where every node sees it. A worker finds the newest one w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
+import signal
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +83,28 @@ def fit(job: RankJob, cluster: ClusterInfo, say: Callable[[str], None]) -> None:
     )
     (out / _STORAGE).mkdir(parents=True, exist_ok=True)
     try:
-        trainer.fit()
+        with _interruptible():
+            trainer.fit()
     except ray.train.TrainingFailedError as error:
         raise _failure(error, config) from error
     fatal = read_fatal(out)
     if fatal is not None:
         raise fatal
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C as everywhere: Ray Train aborts the run at it, ends the process with 0 and keeps the
+    signal for good.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def train_worker(settings: dict[str, Any]) -> None:
