@@ -17,7 +17,7 @@ from driver_process import DriverProcess
 from made_shards import small_dataset
 from train_driver import TrainCommand
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @dataclass
@@ -92,7 +92,14 @@ def test_evaluate(tmp_path, prompts, random_model):
 
 def test_ingest(tmp_path, shared):
     out = tmp_path / "out"
-    words = ["ingest", str(shared / "corpus" / "deepmimic"), "--out", str(out), "--readers", "1"]
+    words = [
+        "ingest",
+        f"{shared}/corpus/deepmimic/*_[jks]*.txt",
+        "--out",
+        str(out),
+        "--readers",
+        "1",
+    ]
     one_by_one = ["--set", "work.chunk_files=1", "--report-clips", "0"]
     command = Plain([*words, *one_by_one], tmp_path / "faults")
     _ends_in_order(command, lambda: any((out / ".work").rglob("index.parquet")))
