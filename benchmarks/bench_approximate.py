@@ -67,22 +67,20 @@ class Mode:
         return replace(exact, num_steps=round(exact.num_steps * self.steps), **self.settings)
 
 
-_TRIMMED = {"guidance_interval": (0.1, 0.8)}
+_EARLY = {"guidance_interval": (0.0, 0.5)}
 MODES = {
     "bfloat16": Mode(precision="bfloat16"),
     "euler, 1/2 of the steps": Mode(steps=1 / 2),
     "midpoint, 1/2 of the steps": Mode({"method": "midpoint"}, steps=1 / 2),
     "midpoint, 1/4 of the steps": Mode({"method": "midpoint"}, steps=1 / 4),
-    "guidance 0.1 to 0.8": Mode(_TRIMMED),
-    "guidance 0.0 to 0.5": Mode({"guidance_interval": (0.0, 0.5)}),
+    "guidance 0.1 to 0.8": Mode({"guidance_interval": (0.1, 0.8)}),
+    "guidance 0 to 0.8": Mode({"guidance_interval": (0.0, 0.8)}),
+    "guidance 0 to 0.5": Mode(_EARLY),
     "null every 2": Mode({"null_every": 2}),
     "null every 4": Mode({"null_every": 4}),
-    "guidance 0.1 to 0.8, null every 2": Mode(_TRIMMED | {"null_every": 2}),
-    "guidance 0.1 to 0.8, null every 4": Mode(_TRIMMED | {"null_every": 4}),
+    "guidance 0 to 0.5, null every 2": Mode(_EARLY | {"null_every": 2}),
     "float8": Mode(precision="float8"),
-    "float8, guidance 0.1 to 0.8, null every 2": Mode(
-        _TRIMMED | {"null_every": 2}, precision="float8"
-    ),
+    "float8, guidance 0 to 0.5": Mode(_EARLY, precision="float8"),
 }
 
 
@@ -235,7 +233,7 @@ def versions() -> Iterator[tuple[str, Any]]:
 
 @click.command()
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: cuda if there is]")
-@click.option("--prompts", "num_prompts", default=6, show_default=True, help="Prompts of `tiny`.")
+@click.option("--prompts", "num_prompts", default=5, show_default=True, help="Prompts of `tiny`.")
 @click.option("--steps", "num_steps", type=int, help="Steps of the exact way, to try this quickly.")
 @click.option("--rows", "num_rows", default=64, show_default=True, help="Clips at once on the GPU.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the JSON here.")
