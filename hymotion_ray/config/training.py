@@ -56,11 +56,12 @@ class DataConfig:
     is the longest clip seen; longer ones are cut."""
     token_multiple: int = 8
     """Text of a micro-batch is padded to a multiple of this many tokens."""
-    reader: Literal["auto", "ray", "local"] = "auto"
-    """Who reads ahead: Ray Data on any node (ray), or a thread of the training process (local).
-    Both give the same batches; auto: local when the unpacked dataset fits `cache_mb`."""
+    reader: Literal["auto", "ray", "local", "processes"] = "auto"
+    """Who reads ahead: Ray Data on any node (ray), a thread of the training process (local), or
+    processes beside it. All give the same batches; auto: local when the unpacked dataset fits
+    `cache_mb`, else ray."""
     readers: int = 2
-    """Ray Data's reading processes for each rank."""
+    """Reading processes for each rank, of `ray` and `processes`."""
     cache_mb: int = 1024
     """Unpacked clips that a reading process keeps, in megabytes; and as much again of features
     made of them."""
@@ -146,6 +147,9 @@ class FailureConfig:
     collective_timeout_s: float = 180.0
     """Seconds that ranks wait for each other before the one that hangs is named and replaced. The
     slowest step, and a checkpoint's gathering, must fit into it."""
+    data_timeout_s: float = 900.0
+    """Seconds that a rank waits for its next clips before its reader counts as hung and the workers
+    start again; the start of the readers must fit into it."""
     max_bad_steps: int = 3
     """Steps in a row with a loss or gradient that is not finite: each is skipped and its clips are
     named; after so many the weights go back to the last checkpoint, and the second time the run
@@ -154,12 +158,8 @@ class FailureConfig:
     def __post_init__(self) -> None:
         require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "0 or more")
         require(self.max_bad_steps >= 1, "max_bad_steps", self.max_bad_steps, "at least 1")
-        require(
-            self.collective_timeout_s > 0,
-            "collective_timeout_s",
-            self.collective_timeout_s,
-            "seconds above 0",
-        )
+        for name in ("collective_timeout_s", "data_timeout_s"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "seconds above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

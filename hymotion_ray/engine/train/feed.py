@@ -1,4 +1,4 @@
-"""Reads steps ahead in a thread, and pins them for the copy to a GPU. Ray-free.
+"""Reads steps ahead in a thread or in processes, and pins them for the copy to a GPU. Ray-free.
 
 Knows a loader and positions. The order of what comes out is that of the positions, whatever the
 thread's pace; what it raises is raised to whoever asks for the step.
@@ -12,6 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from torch.utils.data import DataLoader, Dataset
+
+from hymotion_ray.engine.train.loader import BatchLoader, LoaderSpec
 from hymotion_ray.engine.train.micro_batch import MicroBatch
 
 T = TypeVar("T")
@@ -22,6 +25,37 @@ def steps_from(
 ) -> Iterator[list[MicroBatch]]:
     """The steps from a position on, one after another, loaded when asked for."""
     return (load(at) for at in itertools.count(position, global_batch))
+
+
+class _Steps(Dataset[list[MicroBatch]]):
+    """Steps by number, each loaded where it is asked for."""
+
+    def __init__(self, spec: LoaderSpec, position: int, num_steps: int) -> None:
+        self._spec, self._position, self._num_steps = spec, position, num_steps
+        self._loader: BatchLoader | None = None
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def __getitem__(self, number: int) -> list[MicroBatch]:
+        if self._loader is None:  # in the process that reads
+            self._loader = BatchLoader(self._spec)
+        return self._loader.load(self._position + number * self._spec.global_batch)
+
+
+def process_steps(
+    spec: LoaderSpec, position: int, num_steps: int, num_readers: int
+) -> Iterator[list[MicroBatch]]:
+    """The rank's micro-batches of `num_steps` steps from `position` on, in order.
+
+    Read by `num_readers` processes of this machine, two steps ahead each.
+    """
+    steps = _Steps(spec, position, num_steps)
+    # Spawned: a process that has touched a GPU must not fork.
+    loader = DataLoader(
+        steps, batch_size=None, num_workers=num_readers, multiprocessing_context="spawn"
+    )
+    yield from loader
 
 
 class Prefetched(Iterator[list[MicroBatch]]):

@@ -103,7 +103,7 @@ class GraphPasses:
         with torch.cuda.stream(self._stream), torch.cuda.use_mem_pool(self._pool):
             losses = self.plain(batch, is_last=is_last)
         main.wait_stream(self._stream)
-        return losses
+        return losses.clone()  # what lies in the pool is overwritten by the next replay
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Graph:
         """Record the pass, which computes nothing; its inputs are read from places of their own."""

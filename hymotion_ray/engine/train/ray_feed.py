@@ -21,6 +21,8 @@ from hymotion_ray.engine.train.loader import BatchLoader, LoaderSpec
 from hymotion_ray.engine.train.micro_batch import MicroBatch, pack, unpack
 
 _STEPS_A_BLOCK = 4
+_STEPS_A_PLAN = 8192
+"""Steps that are planned at once: Ray Data takes its time over plans of ten thousand blocks."""
 _READER_CPUS = 0.5
 
 
@@ -45,6 +47,14 @@ def ray_steps(
     spec: LoaderSpec, position: int, num_steps: int, num_readers: int
 ) -> Iterator[list[MicroBatch]]:
     """The rank's micro-batches of `num_steps` steps from `position` on, in order."""
+    for first in range(0, num_steps, _STEPS_A_PLAN):
+        length = min(_STEPS_A_PLAN, num_steps - first)
+        yield from _planned(spec, position + first * spec.global_batch, length, num_readers)
+
+
+def _planned(
+    spec: LoaderSpec, position: int, num_steps: int, num_readers: int
+) -> Iterator[list[MicroBatch]]:
     quiet_data()
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -54,7 +64,7 @@ def ray_steps(
         cpu=num_readers * _READER_CPUS + 1
     )
     blocks = max(1, -(-num_steps // _STEPS_A_BLOCK))
-    steps = ray.data.range(num_steps, override_num_blocks=min(blocks, 200_000)).map_batches(
+    steps = ray.data.range(num_steps, override_num_blocks=blocks).map_batches(
         ReadSteps,
         fn_constructor_args=(spec, position, faults.folder()),
         batch_size=_STEPS_A_BLOCK,

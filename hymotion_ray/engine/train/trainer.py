@@ -31,6 +31,7 @@ from hymotion_ray.engine.device import set_threads
 from hymotion_ray.engine.lease import WORK_FOLDER
 from hymotion_ray.engine.train.clip_reader import unpacked_bytes
 from hymotion_ray.engine.train.fatal import read_fatal, write_fatal
+from hymotion_ray.engine.train.feed import process_steps
 from hymotion_ray.engine.train.loader import LoaderSpec
 from hymotion_ray.engine.train.rank_run import RankJob, RankRun, StartFeed
 from hymotion_ray.errors import ClusterError, HyMotionError
@@ -140,7 +141,7 @@ def gpus_per_worker(config: TrainConfig, cluster: ClusterInfo) -> float:
 
 
 def _start_feed(config: TrainConfig) -> StartFeed | None:
-    """Ray Data as the reader, or None for a thread of the worker."""
+    """Ray Data or processes as the reader, or None for a thread of the worker."""
     reader = config.input.reader
     if reader == "auto":
         size = unpacked_bytes(open_dataset(config.data), config.input.split)
@@ -149,6 +150,8 @@ def _start_feed(config: TrainConfig) -> StartFeed | None:
         return None
 
     def start(spec: LoaderSpec, position: int, num_steps: int) -> Any:
+        if reader == "processes":
+            return process_steps(spec, position, num_steps, config.input.readers)
         from hymotion_ray.engine.train.ray_feed import ray_steps
 
         return ray_steps(spec, position, num_steps, config.input.readers)

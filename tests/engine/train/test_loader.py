@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,11 @@ from made_shards import CAPTIONS, moving_clip, small_dataset, spoiled, write_sha
 from train_runs import debug_config, prepare
 
 from hymotion_ray.engine.train.examples import choose_caption, clip_texts, make_example
-from hymotion_ray.engine.train.feed import Prefetched, steps_from
+from hymotion_ray.engine.train.feed import Prefetched, process_steps, steps_from
 from hymotion_ray.engine.train.loader import BatchLoader, LoaderSpec
 from hymotion_ray.engine.train.micro_batch import MicroBatch, pack, unpack
 from hymotion_ray.engine.train.origin import find_origin
-from hymotion_ray.errors import InputError
+from hymotion_ray.errors import ClusterError, InputError
 from hymotion_ray.formats.shard_table import ShardCaption
 from hymotion_ray.formats.shards import open_dataset
 
@@ -114,7 +116,7 @@ def test_a_thread_reads_ahead_in_order_and_passes_errors_on(spec: LoaderSpec) ->
             raise InputError("a shard is torn")
         return load(position)
 
-    feed = Prefetched(steps_from(until_third, 0, 8), depth=2, pin=False)
+    feed = Prefetched(steps_from(until_third, 0, 8), depth=2, pin=False, timeout_s=60)
     assert [next(feed)[0].clip_ids, next(feed)[0].clip_ids] == [
         load(0)[0].clip_ids,
         load(8)[0].clip_ids,
@@ -122,6 +124,20 @@ def test_a_thread_reads_ahead_in_order_and_passes_errors_on(spec: LoaderSpec) ->
     for _ in range(2):
         with pytest.raises(InputError, match="torn"):
             next(feed)
+    feed.close()
+
+
+def test_a_reader_that_hangs_is_told_after_the_timeout() -> None:
+    gone = threading.Event()
+
+    def silent() -> Iterator[list[MicroBatch]]:
+        gone.wait(30)
+        yield []
+
+    feed = Prefetched(silent(), depth=1, pin=False, timeout_s=0.1)
+    with pytest.raises(ClusterError, match=r"no clips to train on came within 0\.1 s"):
+        next(feed)
+    gone.set()
     feed.close()
 
 
@@ -198,3 +214,10 @@ def test_logit_normal_looks_at_the_middle(spec: LoaderSpec) -> None:
         spread[law] = float(t.std())
     assert spread["uniform"] == pytest.approx(12**-0.5, rel=0.15)
     assert spread["logit_normal"] < 0.2
+
+
+def test_processes_read_what_a_thread_reads(spec: LoaderSpec) -> None:
+    load = BatchLoader(spec).load
+    ours = list(process_steps(spec, 8, num_steps=3, num_readers=2))
+    theirs = [load(8 + 8 * step) for step in range(3)]
+    assert [pack(step) for step in ours] == [pack(step) for step in theirs]
