@@ -34,7 +34,7 @@ from hymotion_ray.config import ModelConfig
 from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.config.releases import released_network
 from hymotion_ray.config.training import static_model
-from hymotion_ray.engine.train.fit import fit
+from hymotion_ray.engine.train.fit import fit, most_rows
 from hymotion_ray.engine.train.mfu import train_flops
 from hymotion_ray.engine.train.micro_batch import MicroBatch
 from hymotion_ray.engine.train.objective import FlowModel
@@ -43,6 +43,7 @@ from hymotion_ray.engine.train.passes import make_passes
 from hymotion_ray.engine.train.running_mean import RunningMean
 from hymotion_ray.engine.train.step_clock import StepClock
 from hymotion_ray.engine.train.tune_job import made_up_inputs
+from hymotion_ray.planning.fitted import fitted
 
 NUM_FRAMES, NUM_TOKENS, PADDED_TOKENS = 360, 36, 40
 GIB = 2**30
@@ -220,14 +221,11 @@ def cap_ways(
         "lora_rank 16": replace(LOW, lora_rank=16),
     }
     for name, config in settings.items():
-        one, two = (
-            fit(model.network, config, rows=rows, num_frames=args.frames).total for rows in (1, 2)
-        )
         for card, size in CARDS.items():
-            rows = 1 + int((size * GIB - one) / (two - one)) if one <= size * GIB else 0
-            rows = min(rows, args.most_rows)
-            computed = (one + (rows - 1) * (two - one)) / GIB
-            yield card, size, Way(name, rows, config, 0.0), computed
+            most = most_rows(model.network, config, int(size * GIB), num_frames=args.frames)
+            rows = min(most, args.most_rows)
+            needed = fit(model.network, config, rows=max(1, rows), num_frames=args.frames)
+            yield card, size, Way(name, rows, config, 0.0), needed.total / GIB
 
 
 def measure_cap(
@@ -239,7 +237,7 @@ def measure_cap(
     if not way.rows:
         return row | {"fits": None}
     if args.device == "cuda":
-        own = 0.55  # what `fit.py` counts for CUDA; outside of the allocator
+        own = fitted().memory.context_gib  # CUDA's own, outside of the allocator
         total = torch.cuda.get_device_properties(0).total_memory / GIB
         torch.cuda.set_per_process_memory_fraction(min(1.0, (size - own) / total))
     trainer = Trainer(model, way, torch.device(args.device), args.frames)

@@ -2,12 +2,13 @@
 
     nice -n 19 python benchmarks/campaign_train.py --kills 20 --json
 
-Each case is one `hymotion-ray train` on one CPU worker, with a fault at a point: in the middle of
-an epoch, of a save, between a save and `latest`, in a reading process, in the driver. The command
-is given again until it ends by itself. The last checkpoint's tensors (running mean, weights,
-moments) must then be those of the unbroken run, to the bit. All cases share one Ray; with
-`--address` that one. `--without-ray` kills the same rank at the same points in a process of its
-own, where the command itself starts it again.
+Each run is one `hymotion-ray train` on one CPU worker, with a fault at a point: in the middle of
+an epoch, of a save, between a save and `latest`, in a reading process, in the driver. With
+`--together N` a run meets up to N of them one after the other, which saves the starts of drivers.
+The command is given again until it ends by itself, and every fault must have come. The last
+checkpoint's tensors (running mean, weights, moments) must then be those of the unbroken run, to the
+bit. All cases share one Ray; with `--address` that one. `--without-ray` kills the same rank at the
+same points in a process of its own, where the command itself starts it again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO / "tests"), str(REPO / "tests" / "integration")]
@@ -32,6 +36,7 @@ STEPS = 12
 """Over four epochs of 11 clips, with a checkpoint every 3."""
 RAY_READER = ("--set", "input.reader=ray", "--set", "input.readers=1")
 Cases = tuple[tuple[str, tuple[str, ...]], ...]
+Row = dict[str, Any]
 CASES: Cases = (
     ("step:2:kill", ()),
     ("step:5:kill", ()),
@@ -62,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=len(CASES))
     parser.add_argument("--first", type=int, default=0, help="Case to begin with.")
+    parser.add_argument("--together", type=int, default=1, help="Faults a run, where alike.")
     parser.add_argument("--address", help="Ray to use; without: one of this script's own.")
     parser.add_argument("--without-ray", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -72,23 +78,35 @@ def main() -> None:
             _without_ray(Path(folder)) if args.without_ray else _on_ray(Path(folder), args, cases)
         )
     good = sum(bool(row["same_bits"]) for row in rows)
+    kills = sum(len(row["faults"]) for row in rows)
     if args.json:
-        print(json.dumps({"kills": len(rows), "same_bits": good, "cases": rows}))
+        print(json.dumps({"kills": kills, "runs": len(rows), "same_bits": good, "cases": rows}))
     else:
-        print(f"{good} of {len(rows)} killed runs ended with the unbroken run's bits")
+        print(
+            f"{good} of {len(rows)} runs, killed {kills} times, ended with the unbroken one's bits"
+        )
     sys.exit(0 if good == len(rows) else 1)
 
 
-def _on_ray(folder: Path, args: argparse.Namespace, cases: Cases) -> list[dict[str, object]]:
+def _on_ray(folder: Path, args: argparse.Namespace, cases: Cases) -> list[Row]:
     import ray
 
     from hymotion_ray.engine.cluster import connect
 
     with connect(args.address):
-        return _campaign(folder, ray.get_runtime_context().gcs_address, cases)
+        return _campaign(folder, ray.get_runtime_context().gcs_address, _runs(cases, args.together))
 
 
-def _without_ray(folder: Path) -> list[dict[str, object]]:
+def _runs(cases: Cases, together: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """(faults, options) of each run; the driver's death has a run of its own."""
+    for (options, is_driver), alike in groupby(cases, lambda c: (c[1], c[0].startswith("driver"))):
+        faults = [fault for fault, _ in alike]
+        size = 1 if is_driver else together
+        for first in range(0, len(faults), size):
+            yield tuple(faults[first : first + size]), options
+
+
+def _without_ray(folder: Path) -> list[Row]:
     """The cases that a rank itself can die in, each killed rank started again in a fork."""
     data, whole = small_dataset(folder / "data"), folder / "whole"
     train_here(debug_config(data, whole, max_steps=STEPS))
@@ -102,18 +120,20 @@ def _without_ray(folder: Path) -> list[dict[str, object]]:
         codes = [train_forked(config, place / "faults")]
         while codes[-1] != 0 and len(codes) < 5:
             codes.append(train_forked(config, place / "faults"))
-        row: dict[str, object] = {"fault": fault, "exit_codes": codes}
+        row: Row = {"faults": [fault], "exit_codes": codes}
         rows.append(row | _compared(place / "out", whole, codes[0] == -signal.SIGKILL))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
-def _campaign(folder: Path, address: str, cases: Cases) -> list[dict[str, object]]:
+def _campaign(
+    folder: Path, address: str, runs: Iterable[tuple[tuple[str, ...], tuple[str, ...]]]
+) -> list[Row]:
     data = small_dataset(folder / "data")
     whole = folder / "whole"
     train_here(debug_config(data, whole, max_steps=STEPS))
     rows = []
-    for number, (fault, options) in enumerate(cases):
+    for number, (faults, options) in enumerate(runs):
         place = folder / f"case-{number}"
         place.mkdir()
         command = TrainCommand(
@@ -121,37 +141,43 @@ def _campaign(folder: Path, address: str, cases: Cases) -> list[dict[str, object
             place / "out",
             place / "faults",
             address,
-            ["--max-steps", str(STEPS), *options],
+            ["--max-steps", str(STEPS), "--set", f"failures.max_restarts={len(faults)}", *options],
         )
-        rows.append(_case(command, fault, whole))
+        rows.append(_case(command, faults, whole))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     return rows
 
 
-def _case(command: TrainCommand, fault: str, whole: Path) -> dict[str, object]:
+def _case(command: TrainCommand, faults: tuple[str, ...], whole: Path) -> Row:
     began = time.monotonic()
-    is_driver = fault.startswith("driver")
-    command.plan("step:8:hang" if is_driver else fault)
+    is_driver = faults[0].startswith("driver")
+    command.plan(*(["step:8:hang"] if is_driver else faults))
     starts = 0
     if is_driver:
         process = command.start()
-        command.wait_for("step", "step 8", timeout=600)
+        command.wait_for("step", "step 8", timeout=900)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         command.plan()
         starts += 1
     code = 1
     while code != 0 and starts < 4:
-        code, output = command.run(timeout=900)
+        code, output = command.run(timeout=3600)
         starts += 1
-    row: dict[str, object] = {"fault": fault, "exit_code": code, "commands": starts}
-    row |= _compared(command.out, whole, code == 0)
+    missed = [] if is_driver else [fault for fault in faults if not _came(command, fault)]
+    row: Row = {"faults": list(faults), "exit_code": code, "commands": starts, "missed": missed}
+    row |= _compared(command.out, whole, code == 0 and not missed)
     if not row["same_bits"]:
         row["output"] = output[-500:]
     return row | {"seconds": round(time.monotonic() - began, 1)}
 
 
-def _compared(out: Path, whole: Path, went_well: bool) -> dict[str, object]:
+def _came(command: TrainCommand, fault: str) -> bool:
+    point, count, _, *text = fault.split(":")
+    return sum("".join(text) in detail for detail in command.arrivals(point)) >= int(count)
+
+
+def _compared(out: Path, whole: Path, went_well: bool) -> Row:
     """Whether a run ended with the unbroken run's bits, and that after what was planned."""
     try:
         assert_same_bits(out, whole, STEPS)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import multiprocessing.connection
+import os
+import socket
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -20,6 +26,7 @@ from hymotion_ray.engine.train.encode import StoreStage, encode_captions, encode
 from hymotion_ray.engine.train.folder import open_run
 from hymotion_ray.engine.train.origin import find_origin
 from hymotion_ray.engine.train.rank_run import RankJob, RankRun
+from hymotion_ray.errors import ClusterError
 from hymotion_ray.formats.shards import open_dataset
 from hymotion_ray.formats.torch_file import read_torch_file
 
@@ -80,6 +87,43 @@ def _forked(config: TrainConfig, fault_folder: str) -> None:
     train_here(config)
 
 
+def train_ranks(job: RankJob, world_size: int, folder: Path | None = None) -> list[int | None]:
+    """Exit codes of a run on gloo ranks, processes of their own, under the faults of a folder."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    where = None if folder is None else str(folder)
+    started = [
+        context.Process(target=_rank, args=(job, rank, world_size, port, where))
+        for rank in range(world_size)
+    ]
+    for process in started:
+        process.start()
+    end = time.monotonic() + 240
+    while any(process.is_alive() for process in started) and time.monotonic() < end:
+        multiprocessing.connection.wait([p.sentinel for p in started if p.is_alive()], timeout=1.0)
+        if any(process.exitcode for process in started):  # the others have time to say so
+            end = min(end, time.monotonic() + 40)
+    for process in started:
+        process.kill()
+        process.join()
+    return [process.exitcode for process in started]
+
+
+def _rank(job: RankJob, rank: int, world_size: int, port: int, folder: str | None) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    timeout = timedelta(seconds=job.config.failures.collective_timeout_s)
+    dist.init_process_group("gloo", rank=rank, world_size=world_size, timeout=timeout)
+    faults.use(folder)
+    try:
+        RankRun(job, torch.device("cpu")).run()
+    except ClusterError:
+        os._exit(3)
+    dist.destroy_process_group()
+
+
 def checkpoint(out: Path, step: int) -> Path:
     """Folder of a step's checkpoint."""
     return Path(out) / FOLDER / checkpoint_name(step)
@@ -98,6 +142,17 @@ def assert_same_bits(one: Path, other: Path, step: int) -> None:
     a, b = tensors(one, step), tensors(other, step)
     assert a.keys() == b.keys()
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+def assert_same_weights(one: Path, other: Path, step: int) -> None:
+    """Weights of two runs and their means are the same but for rounding.
+
+    AdamW divides by small numbers, so that rounding shows at 1e-3 times the rate.
+    """
+    a, b = tensors(one, step), tensors(other, step)
+    for name in a:
+        if name.startswith(("raw/", "mean/")):
+            torch.testing.assert_close(a[name], b[name], atol=2e-5, rtol=1e-3, msg=name)
 
 
 def _flat(value: Any, name: str) -> list[tuple[str, Tensor]]:

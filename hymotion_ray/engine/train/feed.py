@@ -1,7 +1,7 @@
 """Reads steps ahead in a thread or in processes, and pins them for the copy to a GPU. Ray-free.
 
 Knows a loader and positions. The order of what comes out is that of the positions, whatever the
-thread's pace; what it raises is raised to whoever asks for the step.
+thread's pace; what it raises is raised to whoever asks for the step, and so is a long silence.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
 from hymotion_ray.engine.train.loader import BatchLoader, LoaderSpec
 from hymotion_ray.engine.train.micro_batch import MicroBatch
+from hymotion_ray.errors import ClusterError
 
-T = TypeVar("T")
+_PATIENCE_S = 5.0
 
 
 def steps_from(
@@ -61,25 +62,34 @@ def process_steps(
 class Prefetched(Iterator[list[MicroBatch]]):
     """Takes steps from `source` in a thread, up to `depth` ahead. Close it at the end."""
 
-    def __init__(self, source: Iterator[list[MicroBatch]], depth: int, pin: bool) -> None:
-        """pin: whether a GPU copies from what comes out."""
-        self._source, self._pin = source, pin
+    def __init__(
+        self, source: Iterator[list[MicroBatch]], depth: int, pin: bool, timeout_s: float
+    ) -> None:
+        """pin: whether a GPU copies from what comes out; timeout_s: longest wait for a step."""
+        self._source, self._pin, self._timeout_s = source, pin, timeout_s
         self._queue: queue.Queue[list[MicroBatch] | BaseException] = queue.Queue(depth)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, name="feed", daemon=True)
         self._thread.start()
 
     def __next__(self) -> list[MicroBatch]:
-        item = self._queue.get()
+        try:
+            item = self._queue.get(timeout=self._timeout_s)
+        except queue.Empty as silent:
+            raise ClusterError(
+                f"no clips to train on came within {self._timeout_s:g} s: the storage or a reading"
+                " process hangs. Look at both, and raise failures.data_timeout_s if they are slow"
+            ) from silent
         if isinstance(item, BaseException):
             self._queue.put(item)  # for whoever asks again
             raise item
         return item
 
     def close(self) -> None:
-        """End the thread; what it read ahead is dropped."""
+        """End the thread; what it read ahead is dropped. One that hangs in its source is left."""
         self._stop.set()
-        while self._thread.is_alive():
+        end = time.monotonic() + _PATIENCE_S
+        while self._thread.is_alive() and time.monotonic() < end:
             try:
                 self._queue.get(timeout=0.05)
             except queue.Empty:

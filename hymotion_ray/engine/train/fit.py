@@ -52,8 +52,47 @@ def fit(
         num_tokens=num_tokens,
         num_ranks=num_ranks,
         num_trained=num_trained(model)[0],
-        kept_bytes=_activations(network, config, rows, num_frames, num_tokens),
+        kept_bytes=kept_bytes(
+            network, config, rows=rows, num_frames=num_frames, num_tokens=num_tokens
+        ),
     )
+
+
+def most_rows(
+    network: NetworkConfig,
+    config: ParallelConfig,
+    room: int,
+    *,
+    num_frames: int = 360,
+    num_tokens: int = 40,
+    num_ranks: int = 1,
+) -> int:
+    """The most rows that a rank trains at once in `room` bytes; 0 where not one fits."""
+    sizes = {"num_frames": num_frames, "num_tokens": num_tokens}
+    least = fit(network, config, rows=1, num_ranks=num_ranks, **sizes)
+    if least.total > room:
+        return 0
+    one, two = (kept_bytes(network, config, rows=rows, **sizes) for rows in (1, 2))
+    return 1 + (room - (least.total - least.activations) - one) // (two - one)
+
+
+def kept_bytes(
+    network: NetworkConfig,
+    config: ParallelConfig,
+    *,
+    rows: int,
+    num_frames: int,
+    num_tokens: int,
+) -> int:
+    """Bytes that a rank keeps of a pass, and of one block again where blocks are computed twice."""
+    # Whatever spreads the work changes nothing here.
+    config = dataclasses.replace(config, strategy="ddp", comm_hook="none", compile=False)
+    sizes = {"rows": rows, "num_frames": num_frames, "num_tokens": num_tokens}
+    kept = pass_bytes(network, config, **sizes)
+    if config.gradient_checkpointing:
+        whole = dataclasses.replace(config, gradient_checkpointing=False)
+        kept += pass_bytes(network, whole, **sizes) // network.num_layers
+    return kept
 
 
 @lru_cache(maxsize=64)
@@ -83,23 +122,6 @@ def pass_bytes(
             torch.full((rows,), num_tokens),
         )
         return saved_bytes(lambda: module(*inputs), model)
-
-
-def _activations(
-    network: NetworkConfig, config: ParallelConfig, rows: int, num_frames: int, num_tokens: int
-) -> int:
-    def count(settings: ParallelConfig) -> int:
-        # Whatever spreads the work changes nothing here.
-        settings = dataclasses.replace(settings, strategy="ddp", comm_hook="none", compile=False)
-        return pass_bytes(
-            network, settings, rows=rows, num_frames=num_frames, num_tokens=num_tokens
-        )
-
-    kept = count(config)
-    if config.gradient_checkpointing:
-        whole = count(dataclasses.replace(config, gradient_checkpointing=False))
-        kept += whole // network.num_layers
-    return kept
 
 
 def _shape(network: NetworkConfig, config: ParallelConfig) -> MotionMMDiT:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from hymotion_ray.config.training import TrainConfig
+from hymotion_ray.engine.health import check_collectives
 from hymotion_ray.engine.train.checkpoints import (
     Restored,
     Staged,
@@ -26,7 +27,6 @@ from hymotion_ray.engine.train.checkpoints import (
 from hymotion_ray.engine.train.events import write_event
 from hymotion_ray.engine.train.feed import Prefetched, steps_from
 from hymotion_ray.engine.train.full_state import share
-from hymotion_ray.engine.health import check_collectives
 from hymotion_ray.engine.train.loader import BatchLoader, LoaderSpec
 from hymotion_ray.engine.train.loop import Batches, Callbacks, Training
 from hymotion_ray.engine.train.origin import Origin, find_origin
@@ -130,7 +130,12 @@ class RankRun:
             if start_feed is None
             else start_feed(spec, position, num_steps)
         )
-        feed = Prefetched(source, config.input.prefetch, pin=self.device.type == "cuda")
+        feed = Prefetched(
+            source,
+            config.input.prefetch,
+            pin=self.device.type == "cuda",
+            timeout_s=config.failures.data_timeout_s,
+        )
         try:
             with profiler:
                 training.run(feed, self._validation(origin, dataset))

@@ -355,7 +355,7 @@ def work(rank: int, num_ranks: int, port: int, folder: str, names: tuple[str, ..
 
 def hang(rank: int, port: int, folder: str) -> None:
     """Two ranks, of which the second stops in its first step until the other has ended."""
-    join(rank, 2, port, timeout_s=5)
+    join(rank, 2, port, timeout_s=20)
     parallel = start(ParallelConfig())
     ended = Path(folder) / "hung-0"
     if rank == 1:

@@ -117,10 +117,11 @@ def test_a_full_disk_leaves_no_checkpoint_and_the_one_before_counts(
         patch.setattr(module, "write_torch_file", full)
         with pytest.raises(OutputError, match="no space left"):
             write_checkpoint(tmp_path, staged(base, 6), base)
-        saver = Saver(tmp_path, base, SavingConfig(), (lines := []).append)
+        saver = Saver(tmp_path, base, SavingConfig(keep=1), (lines := []).append)
         saver.save(staged(base, 6), None)
         with pytest.raises(OutputError):
             saver.finish()
+    assert (tmp_path / "latest").read_text() == "checkpoints/step-00000003\n"
     assert "step 6 was not written" in lines[0]
     assert [step_of(f) for f in all_checkpoints(tmp_path)] == [3]
     assert os.listdir(tmp_path / "checkpoints") == ["step-00000003"]

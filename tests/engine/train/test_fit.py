@@ -7,7 +7,7 @@ import torch
 from hymotion_ray.config.parallel import ParallelConfig, TrainAttention
 from hymotion_ray.config.releases import released_network
 from hymotion_ray.engine.train.block_calls import prepare_blocks
-from hymotion_ray.engine.train.fit import fit, pass_bytes
+from hymotion_ray.engine.train.fit import fit, most_rows, pass_bytes
 from hymotion_ray.engine.train.held_bytes import saved_bytes
 from hymotion_ray.engine.train.precision import Arithmetic, attention_kernels
 from hymotion_ray.planning.memory import Memory
@@ -46,6 +46,21 @@ def test_band_attention_keeps_no_scores() -> None:
     few, many = kept("auto", 80), kept("auto", 320)
     assert many < 4 * few
     assert kept("dense", 320) - many > 10 * (kept("dense", 80) - few)
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_one_row_more_than_the_most_does_not_fit(recomputed: bool) -> None:
+    config = ParallelConfig(gradient_checkpointing=recomputed)
+    sizes = {"num_frames": 20, "num_tokens": 5}
+
+    def total(rows: int) -> int:
+        return fit(NETWORK, config, rows=rows, **sizes).total
+
+    # Of so many a pass takes more than AdamW's step. A block of a row is rounded to bytes.
+    room = total(500) + 1000
+    rows = most_rows(NETWORK, config, room, **sizes)
+    assert total(rows) <= room < total(rows + 1)
+    assert most_rows(NETWORK, config, total(1) - 1, **sizes) == 0
 
 
 def test_what_is_computed_of_weights_and_state_is_what_a_rank_holds() -> None:

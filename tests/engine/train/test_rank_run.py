@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import signal
-import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,21 +14,23 @@ import torch
 from made_shards import moving_clip, small_dataset, spoiled, write_shards
 from train_runs import (
     assert_same_bits,
+    assert_same_weights,
     checkpoint,
     debug_config,
     prepare,
     tensors,
     train_forked,
     train_here,
+    train_ranks,
 )
 
 from hymotion_ray.api import load_model
 from hymotion_ray.engine import faults
-from hymotion_ray.engine.train.checkpoints import all_checkpoints, step_of
+from hymotion_ray.engine.train.checkpoints import all_checkpoints, fault_in, step_of
 from hymotion_ray.engine.train.events import read_events
 from hymotion_ray.engine.train.metrics_file import read_metrics
 from hymotion_ray.engine.train.rank_run import RankJob, RankRun
-from hymotion_ray.errors import ClusterError, OutputError, TrainingError
+from hymotion_ray.errors import OutputError, TrainingError
 
 
 @pytest.fixture(scope="module")
@@ -147,15 +146,7 @@ def test_a_start_with_other_settings_is_refused_and_more_steps_are_not(
 
 def test_accumulation_changes_rounding_only(data: Path, six: Path, tmp_path: Path) -> None:
     train_here(debug_config(data, tmp_path, "micro_batch=1"))
-    assert_close(tmp_path, six)
-
-
-def assert_close(one: Path, other: Path, atol: float = 2e-5) -> None:
-    """Weights after 6 steps; AdamW divides by small numbers, so rounding shows at 1e-3 x rate."""
-    a, b = tensors(one, 6), tensors(other, 6)
-    for name in a:
-        if name.startswith(("raw/", "mean/")):
-            torch.testing.assert_close(a[name], b[name], atol=atol, rtol=1e-3, msg=name)
+    assert_same_weights(tmp_path, six, 6)
 
 
 def test_a_clip_that_is_not_finite_is_named_and_left_out(tmp_path: Path) -> None:
@@ -234,54 +225,15 @@ def test_pretrained_weights_report_a_low_loss_at_step_0_and_strangers_a_warning(
 # --- several ranks ------------------------------------------------------------------------------
 
 
-def rank_main(job: RankJob, rank: int, world_size: int, port: int, folder: str | None) -> None:
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    from datetime import timedelta
-
-    timeout = timedelta(seconds=job.config.failures.collective_timeout_s)
-    dist.init_process_group("gloo", rank=rank, world_size=world_size, timeout=timeout)
-    faults.use(folder)
-    try:
-        RankRun(job, torch.device("cpu")).run()
-    except ClusterError:
-        os._exit(3)
-    dist.destroy_process_group()
-
-
-def ranks(job: RankJob, world_size: int, folder: Path | None = None) -> list[int | None]:
-    """Exit codes of a run in processes of their own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    where = None if folder is None else str(folder)
-    started = [
-        context.Process(target=rank_main, args=(job, rank, world_size, port, where))
-        for rank in range(world_size)
-    ]
-    for process in started:
-        process.start()
-    end = time.monotonic() + 240
-    for process in started:
-        process.join(max(0.0, end - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-            process.join()
-    return [process.exitcode for process in started]
-
-
 def test_two_ranks_equal_one_and_their_checkpoint_goes_on_with_one(
     data: Path, six: Path, tmp_path: Path
 ) -> None:
     job = prepare(debug_config(data, tmp_path, "micro_batch=1", max_steps=3))
-    assert ranks(job, 2) == [0, 0]
+    assert train_ranks(job, 2) == [0, 0]
     row = read_metrics(tmp_path / "metrics.jsonl")[-1]
     assert {"loss/rank0", "loss/rank1", "step_s/rank1", "straggler"} <= row.keys()
     assert train_here(debug_config(data, tmp_path, max_steps=6)) == 6
-    assert_close(tmp_path, six)
+    assert_same_weights(tmp_path, six, 6)
 
 
 @pytest.mark.slow
@@ -291,21 +243,24 @@ def test_uneven_ranks_and_sharded_ones_equal_one(data: Path, six: Path, tmp_path
         ("zero3", ["parallel.strategy=zero3"]),
     ):
         job = prepare(debug_config(data, tmp_path / name, *assignments))
-        assert ranks(job, 2) == [0, 0]
-        assert_close(tmp_path / name, six)
+        assert train_ranks(job, 2) == [0, 0]
+        assert_same_weights(tmp_path / name, six, 6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_rank_that_hangs_or_dies_is_named(
-    data: Path, six: Path, tmp_path: Path, how: str
+@pytest.mark.parametrize(
+    "fault",
+    ["step:1:stop:rank 1 step 5", "step:1:kill:rank 1 step 5", "save:1:kill:rank 1 step 3"],
+)
+def test_a_rank_that_hangs_or_dies_is_named_and_leaves_no_half_checkpoint(
+    data: Path, six: Path, tmp_path: Path, fault: str
 ) -> None:
     folder = tmp_path / "faults"
     folder.mkdir()
-    (folder / "plan").write_text(f"step:1:{how}:rank 1 step 5")
-    config = debug_config(data, tmp_path / "out", "failures.collective_timeout_s=8")
-    codes = ranks(prepare(config), 2, folder)
-    assert codes == [3, -signal.SIGKILL]
+    (folder / "plan").write_text(fault)
+    config = debug_config(data, tmp_path / "out", "failures.collective_timeout_s=20")
+    assert train_ranks(prepare(config), 2, folder) == [3, -signal.SIGKILL]
     assert "rank 1" in said(tmp_path / "out")
-    assert ranks(prepare(config), 2) == [0, 0]
-    assert_close(tmp_path / "out", six)
+    assert [fault_in(folder) for folder in all_checkpoints(tmp_path / "out")] == [None]
+    assert train_ranks(prepare(config), 2) == [0, 0]
+    assert_same_weights(tmp_path / "out", six, 6)
