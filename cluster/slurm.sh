@@ -52,19 +52,28 @@ start_head() {
   head_step=$!
 }
 
-# Until the head answers; a worker that comes first would give up. Ray gives its own start 30 s, which
-# a busy node may not have: then again.
+nodes_alive() {
+  timeout 60 python - <<'PYTHON' 2>/dev/null || echo 0
+import ray
+ray.init(logging_level="error", log_to_driver=False)
+print(sum(node["Alive"] for node in ray.nodes()))
+PYTHON
+}
+
+# Until the head is up; a worker that comes first would give up. Ray gives its own start 30 s, which a
+# busy node may not have: then again.
 start_head
 tries=3
 for _ in $(seq 60); do
-  ray health-check --address "$RAY_ADDRESS" >/dev/null 2>&1 && break
+  alive=$(nodes_alive)
+  [ "$alive" -ge 1 ] && break
   if ! kill -0 "$head_step" 2>/dev/null; then
     [ $((tries -= 1)) -gt 0 ] || break
     start_head
   fi
   sleep 2
 done
-ray health-check --address "$RAY_ADDRESS" || { echo "no head at $RAY_ADDRESS" >&2; exit 3; }
+[ "$alive" -ge 1 ] || { echo "no head at $RAY_ADDRESS" >&2; exit 3; }
 
 if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
   srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks=$((SLURM_JOB_NUM_NODES - 1)) \
@@ -75,16 +84,11 @@ fi
 
 # All nodes, or what has come after five minutes: the engine takes on the rest as it joins.
 for _ in $(seq 60); do
-  alive=$(python - <<'PYTHON' 2>/dev/null || echo 0
-import ray
-ray.init(logging_level="error", log_to_driver=False)
-print(sum(node["Alive"] for node in ray.nodes()))
-PYTHON
-)
-  [ "${alive:-0}" -ge "$SLURM_JOB_NUM_NODES" ] && break
+  [ "$alive" -ge "$SLURM_JOB_NUM_NODES" ] && break
   sleep 5
+  alive=$(nodes_alive)
 done
-echo "Ray at $RAY_ADDRESS: ${alive:-0} of $SLURM_JOB_NUM_NODES nodes"
+echo "Ray at $RAY_ADDRESS: $alive of $SLURM_JOB_NUM_NODES nodes"
 
 # The command is a child, so that Slurm's warning reaches it and it can end cleanly.
 "$@" &
