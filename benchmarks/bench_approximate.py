@@ -16,7 +16,6 @@ frames; clips/s of each mode, and of the exact way before and after them, in one
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
@@ -38,8 +37,7 @@ from hymotion_ray.config.releases import TRAIN_FRAMES
 from hymotion_ray.config.sampling import Precision
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.model import MotionMMDiT
-from hymotion_ray.model.blocks import DoubleBlock
-from hymotion_ray.model.float8 import Float8Module
+from hymotion_ray.model.float8 import reference_motion
 from hymotion_ray.model.fused.choose import fused_or_plain, why_plain
 from hymotion_ray.model.split.shared import SharedNetwork
 from hymotion_ray.model.streams import MotionLayout, TextStream
@@ -125,15 +123,7 @@ class PlainFloat8(SharedNetwork):
 
     def __init__(self, network: MotionMMDiT) -> None:
         super().__init__(network)
-        self._motion = copy.deepcopy(network)
-        for block in self._motion.blocks:
-            if isinstance(block, DoubleBlock):
-                parts = (block, "motion_qkv"), (block, "motion_out_proj")
-                parts += (block.motion_mlp, "fc1"), (block.motion_mlp, "fc2")
-            else:
-                parts = (block, "linear1"), (block, "linear2")
-            for owner, name in parts:
-                setattr(owner, name, Float8Module(getattr(owner, name)))
+        self._motion = reference_motion(network)
 
     def text_stream(
         self, context: Tensor, vector: Tensor, t: Tensor, context_length: Tensor

@@ -1,20 +1,24 @@
 """Matrix products of eight-bit floats (e4m3): an approximate mode of the motion half.
 
 Weights are scaled by output channel once, activations by token at each product, so that a token's
-bits depend on that token alone. Sums are in fp32 and leave in the network's own dtype. Knows no
-blocks; `fused/products.py` has the same scaling of activations as a kernel.
+bits depend on that token alone. Sums are in fp32 and leave in the network's own dtype.
+`fused/products.py` is how GPUs do it; `reference_motion` is the same in plain torch, on any device:
+the yardstick of the kernels and of the mode's distance from the exact one.
 
 Shapes: M tokens, K inputs, N outputs.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from hymotion_ray.model.blocks import DoubleBlock
 from hymotion_ray.model.linear import Linear
+from hymotion_ray.model.mmdit import MotionMMDiT
 
 FLOAT8 = torch.float8_e4m3fn
 LARGEST = 448.0
@@ -58,7 +62,7 @@ class Float8Linear:
 
 
 class Float8Module(nn.Module):
-    """`Float8Linear` in the place of a layer of the plain network: to study the mode anywhere."""
+    """`Float8Linear` in the place of a layer of the plain network."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
@@ -68,3 +72,19 @@ class Float8Module(nn.Module):
         """(..., K) -> (..., N)."""
         values, scale = quantize_rows(x.reshape(-1, x.shape[-1]))
         return self.linear.product(values, scale).view(*x.shape[:-1], -1)
+
+
+def reference_motion(network: MotionMMDiT) -> MotionMMDiT:
+    """A copy whose `motion_stream` does the products of its blocks in float8.
+
+    Its text half is spoilt, since single blocks share weights: take that of `network`.
+    """
+    network = copy.deepcopy(network)
+    for block in network.blocks:
+        owners: list[tuple[nn.Module, str]] = [(block, "linear1"), (block, "linear2")]
+        if isinstance(block, DoubleBlock):
+            owners = [(block, "motion_qkv"), (block, "motion_out_proj")]
+            owners += [(block.motion_mlp, "fc1"), (block.motion_mlp, "fc2")]
+        for owner, name in owners:
+            setattr(owner, name, Float8Module(getattr(owner, name)))
+    return network

@@ -22,8 +22,7 @@ from hymotion_ray.config.serve import PoolConfig
 from hymotion_ray.config.split import SplitConfig
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.model import MotionMMDiT
-from hymotion_ray.model.blocks import DoubleBlock
-from hymotion_ray.model.float8 import Float8Module, quantize_rows
+from hymotion_ray.model.float8 import Float8Module, quantize_rows, reference_motion
 from hymotion_ray.model.fused.choose import fused_or_plain
 from hymotion_ray.model.linear import Linear
 from hymotion_ray.model.precision import choose_precision
@@ -80,21 +79,6 @@ def test_the_kernel_scales_as_plain_torch_does() -> None:
         assert float(is_power.float().mean()) < 0.3
 
 
-def plain_float8(network: MotionMMDiT) -> MotionMMDiT:
-    """A copy whose motion half has its products in float8 (its text half is not to be used)."""
-    network = copy.deepcopy(network)
-    for block in network.blocks:
-        if isinstance(block, DoubleBlock):
-            block.motion_qkv = Float8Module(block.motion_qkv)
-            block.motion_out_proj = Float8Module(block.motion_out_proj)
-            block.motion_mlp.fc1 = Float8Module(block.motion_mlp.fc1)
-            block.motion_mlp.fc2 = Float8Module(block.motion_mlp.fc2)
-        else:
-            block.linear1 = Float8Module(block.linear1)
-            block.linear2 = Float8Module(block.linear2)
-    return network
-
-
 def quantized_by_torch(plain: Tensor | None, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
     """What the kernel says on hardware; see above for what the interpreter makes of it."""
     gelu = None if hidden is None else F.gelu(hidden, approximate="tanh")
@@ -120,7 +104,7 @@ def test_the_fused_network_in_float8_is_the_plain_one_in_float8(
     stream = network.text_stream(context, vector, t, tokens)
     text, layout = stream.pick(index), network.motion_layout(frames, tokens[index], 17, 5)
     exact = network.motion_stream(x, text, layout)
-    plain = plain_float8(network).motion_stream(x, text, layout)
+    plain = reference_motion(network).motion_stream(x, text, layout)
     fused = FusedMMDiT(network, float8=True)
     rows, own = FusedRows(stream, index), fused.motion_layout(frames, tokens[index], 17, 5)
     got = fused.motion_stream(x, rows, own)
