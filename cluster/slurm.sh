@@ -30,6 +30,8 @@ head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(srun --nodes=1 --ntasks=1 -w "$head" hostname -I | awk '{print $1}')
 export RAY_ADDRESS=$address:$base
 export RAY_USAGE_STATS_ENABLED=0
+# Ray starts workers at niceness 15, where any other program of the node takes the CPU from them.
+export RAY_worker_niceness=0
 
 # A token of this job alone: others on the nodes cannot run code in it. In the environment, which
 # srun passes on, and never in a command line.

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from hymotion_ray.config.fields import nearest
+from hymotion_ray.errors import MissingDependencyError
 
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C or SIGTERM ended: 128 + SIGINT, as shells have it."""
@@ -120,6 +121,18 @@ config_option = click.option(
     help="YAML or JSON file with values for these options (long names); the command line wins.",
 )
 """The option `--config` of every command."""
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Around imports of a command: a package that is missing is said with the extra that has it."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{error}. Install what this command needs: pip install 'hymotion-ray[{extra}]', or"
+            " `make install` in a checkout"
+        ) from error
 
 
 def say(line: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hymotion_ray.cli_options import Command, print_json, say
+from hymotion_ray.cli_options import Command, needs_extra, print_json, say
 
 
 @click.command(cls=Command)
@@ -60,7 +60,8 @@ def serve(
 
         print_json(to_mapping(config))
         return
-    from hymotion_ray.engine.serve.server import run_server
+    with needs_extra("serve"):
+        from hymotion_ray.engine.serve.server import run_server
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
         run_server(config, say, address, carried)

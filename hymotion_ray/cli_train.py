@@ -13,6 +13,7 @@ from hymotion_ray.cli_options import (
     Command,
     comma_list,
     config_option,
+    needs_extra,
     print_json,
     say,
     seed_list,
@@ -73,13 +74,15 @@ def train(plan: str | None, dry_run: bool, tunes: bool, as_json: bool, **options
     carried = None if plan is None else read_plan(plan, "train")
     config = train_config(options, carried.assignments() if carried else ())
     if dry_run:
-        from hymotion_ray.engine.train.job import describe
+        with needs_extra("train"):
+            from hymotion_ray.engine.train.job import describe
 
         described = describe(config)
         print_json(described)
         sys.exit(described["exit_code"])
     if tunes:
-        from hymotion_ray.engine.train.tune_job import run_tuning
+        with needs_extra("train"):
+            from hymotion_ray.engine.train.tune_job import run_tuning
 
         with contextlib.redirect_stdout(sys.stderr):
             tuning = run_tuning(config, say)
@@ -88,7 +91,8 @@ def train(plan: str | None, dry_run: bool, tunes: bool, as_json: bool, **options
         else:
             click.echo(tuning.table())
         return
-    from hymotion_ray.engine.train.job import run_training
+    with needs_extra("train"):
+        from hymotion_ray.engine.train.job import run_training
 
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its warnings there
         report = run_training(config, say, carried)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -164,3 +165,19 @@ def test_help_names_every_command() -> None:
     said = call("--help")
     for name in ("render", "import", "export", "preview", "ingest"):
         assert name in said
+
+
+def test_a_command_without_its_extra_names_it(tmp_path: Path) -> None:
+    """Pydantic and Starlette come with the extras; here they are as good as missing."""
+    for package in ("pydantic", "starlette"):
+        (tmp_path / f"{package}.py").write_text("raise ModuleNotFoundError('No module: of a test')")
+    for extra, words in (("train", ["--data", "x", "--out", "y"]), ("serve", ["--model", "tiny"])):
+        done = subprocess.run(
+            [sys.executable, "-m", "hymotion_ray.cli", extra, *words],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2, done.stderr
+        assert f"pip install 'hymotion-ray[{extra}]'" in done.stderr
+        assert "Traceback" not in done.stderr
