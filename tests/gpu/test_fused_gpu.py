@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 
 import pytest
 import torch
 
 from hymotion_ray.config import Grid, SamplingConfig
 from hymotion_ray.config.releases import TRAIN_FRAMES, released_network
+from hymotion_ray.engine.serve.pace import StepClock
 from hymotion_ray.flow import Row, Sampler
 from hymotion_ray.flow.stepwise import CellRun, kind_of, prepare_clip
 from hymotion_ray.model import MotionMMDiT
@@ -184,3 +186,15 @@ def test_fused_is_no_further_from_float32_than_plain(network, fused, condition) 
 
     plain = distance(make(network).sample(*condition, rows, STEPS))
     assert 0 < distance(make(fused).sample(*condition, rows, STEPS)) < 1.2 * plain
+
+
+def test_a_host_is_one_step_ahead_and_steps_are_timed_where_they_run() -> None:
+    clock = StepClock[int](torch.device("cuda"), time.monotonic)
+    found = []
+    for number in range(3):
+        clock.begin()
+        torch.cuda._sleep(20_000_000)
+        found.append([step for step, seconds in clock.end(number) if seconds > 0])
+    found.append([step for step, _ in clock.rest()])
+    assert found == [[], [0], [1], [2]]
+    assert clock.rest() == []

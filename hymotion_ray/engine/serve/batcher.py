@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hymotion_ray.engine.serve.fair_queue import FairQueue
-from hymotion_ray.engine.serve.pace import SpeedGauge
+from hymotion_ray.engine.serve.pace import SpeedGauge, StepClock
 from hymotion_ray.engine.serve.work import clip_units
 from hymotion_ray.flow.sampler import Sampler
 from hymotion_ray.flow.stepwise import CellRun, Clip, RunKind, kind_of
@@ -86,6 +86,21 @@ class _Run:
 
 
 @dataclass(frozen=True)
+class _Step:
+    """A step, as it was when it began."""
+
+    items: tuple[Item, ...]
+    rows: int
+    frames: int
+    started: int
+
+    @property
+    def units(self) -> float:
+        """What it computes of its clips."""
+        return sum(item.cost / len(item.clip.steps) for item in self.items)
+
+
+@dataclass(frozen=True)
 class StepSeen:
     """What one step did, for the metrics."""
 
@@ -129,6 +144,7 @@ class Batcher:
         self._new_run = new_run
         self.sampler, self.rules, self.gauge = sampler, rules, SpeedGauge()
         self._clock, self._on_step = clock, on_step
+        self._steps = StepClock[_Step](sampler.network.device, clock)
         self._lock = threading.Lock()
         self._queue: FairQueue[Item] = FairQueue()
         self._runs: list[_Run] = []
@@ -171,14 +187,14 @@ class Batcher:
         """Take one step of the most urgent batch; False when there is nothing to do."""
         run = self._next_run()
         if run is None:
+            self._count(self._steps.rest())
             return False
         started = [item for item in run.items if item.started is None]
         before = self._clock()
         for item in started:
             item.started = before
-        live, rows, cell = len(run.items), run.cells.num_rows, run.cells.kind.cell
-        units = sum(item.cost / len(item.clip.steps) for item in run.items)
-        asked = sum(item.clip.num_frames for item in run.items)
+        step = _Step(tuple(run.items), run.cells.num_rows, run.cells.kind.cell.frames, len(started))
+        self._steps.begin()
         try:
             ended = run.cells.step()
         except torch.OutOfMemoryError:
@@ -189,17 +205,25 @@ class Batcher:
             return True
         if self.rules.least_step_s:
             time.sleep(max(0.0, self.rules.least_step_s - (self._clock() - before)))
-        now = self._clock()
-        self.steps_taken += 1
-        self.gauge.saw(rows, units, now - before, now)
-        self._on_step(StepSeen(now - before, rows, live, cell.frames, asked, len(started)))
-        for item in run.items:
-            item.device_seconds += (now - before) / live
+        self._count(self._steps.end(step))
+        if ended:  # their latents are here, so the step is done
+            self._count(self._steps.rest())
         for clip, latent in ended:
             item = next(i for i in run.items if i.clip is clip)
             run.items.remove(item)
             self._finish(item, latent, run)
         return True
+
+    def _count(self, ended: Sequence[tuple[_Step, float]]) -> None:
+        """Take note of steps that have ended, and of the seconds they took."""
+        for step, seconds in ended:
+            live = len(step.items)
+            self.steps_taken += 1
+            self.gauge.saw(step.rows, step.units, seconds, self._clock())
+            asked = sum(item.clip.num_frames for item in step.items)
+            self._on_step(StepSeen(seconds, step.rows, live, step.frames, asked, step.started))
+            for item in step.items:
+                item.device_seconds += seconds / live
 
     def _next_run(self) -> _Run | None:
         with self._lock:

@@ -6,8 +6,13 @@ the best of them, as a queue fills batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
+import torch
+
+T = TypeVar("T")
 _KEEP = 0.9
 """Of the running mean, at each new step of the same number of rows."""
 _STALE_S = 60.0
@@ -47,6 +52,55 @@ class SpeedGauge:
             return 0.0
         newest = max(mean.at for mean in self._means.values())
         return max(m.speed for m in self._means.values() if newest - m.at <= _STALE_S)
+
+
+class _Open(NamedTuple, Generic[T]):
+    """A step that a GPU has not ended yet."""
+
+    step: T
+    began: torch.cuda.Event
+    ended: torch.cuda.Event
+
+
+class StepClock(Generic[T]):
+    """Times steps, and keeps the host at most one step ahead of a GPU.
+
+    A step only queues its work there. Without a bound the host would queue a clip to its end at
+    once: nobody could join or leave until then, and its own time would say nothing of the GPU's.
+    """
+
+    def __init__(self, device: torch.device, clock: Callable[[], float]) -> None:
+        self._on_gpu, self._clock = device.type == "cuda", clock
+        self._began = 0.0
+        self._mark: torch.cuda.Event | None = None
+        self._open: _Open[T] | None = None
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began = self._clock()
+        self._mark = self._event() if self._on_gpu else None
+
+    def end(self, step: T) -> list[tuple[T, float]]:
+        """The step that began is computed, or queued: those that have ended now, with seconds."""
+        if self._mark is None:
+            return [(step, self._clock() - self._began)]
+        ended = self.rest()
+        self._open = _Open(step, self._mark, self._event())
+        return ended
+
+    def rest(self) -> list[tuple[T, float]]:
+        """Wait for the step that is open, if any."""
+        if self._open is None:
+            return []
+        step, began, ended = self._open
+        self._open = None
+        ended.synchronize()
+        return [(step, began.elapsed_time(ended) / 1000)]
+
+    def _event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 @dataclass
