@@ -55,6 +55,7 @@ def fake_config(document: dict[str, Any]) -> dict[str, Any]:
         "head_start_ray_commands": [],
         "worker_start_ray_commands": [],
         "file_mounts": {},
+        "cluster_synced_files": [],
     }
 
 
