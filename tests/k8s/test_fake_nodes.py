@@ -45,9 +45,9 @@ def fake_config(document: dict[str, Any]) -> dict[str, Any]:
         "provider": {"type": "fake_multinode", "launch_multiple": True, "head_node_id": "f" * 56},
         "available_node_types": {
             **types,
-            "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
         },
-        "head_node_type": "head",
+        "head_node_type": "ray.head.default",
         "auth": {},
         "setup_commands": [],
         "head_setup_commands": [],
