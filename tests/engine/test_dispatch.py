@@ -134,6 +134,7 @@ def test_an_item_that_a_stage_raises_for_is_failed_alone(
     assert dispatcher.mishaps.killed == 0
 
 
+@pytest.mark.slow
 def test_a_process_may_load_longer_than_the_watchdog_waits(out: Path) -> None:
     class SlowToLoad(Pass):
         def setup(self) -> None:
@@ -145,7 +146,7 @@ def test_a_process_may_load_longer_than_the_watchdog_waits(out: Path) -> None:
     assert [w.name for _, w in dispatcher.ended] == ["work-1"]
 
 
-@pytest.mark.parametrize("action", ["hang", "stop"])
+@pytest.mark.parametrize("action", ["hang", pytest.param("stop", marks=pytest.mark.slow)])
 def test_a_process_that_hangs_is_replaced(out: Path, plan: Path, action: str) -> None:
     (plan / "plan").write_text(f"write:2:{action}\n")
     dispatcher = Dispatcher(one_step(out), quiet, stall_s=5.0)

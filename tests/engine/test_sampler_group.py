@@ -107,7 +107,9 @@ def lead(
         remove_placement_group(place)
 
 
-@pytest.mark.parametrize("way", ["heads", pytest.param("rows", marks=pytest.mark.slow), "layers"])
+@pytest.mark.parametrize(
+    "way", ["heads", *(pytest.param(way, marks=pytest.mark.slow) for way in ("rows", "layers"))]
+)
 def test_a_group_samples_what_one_process_samples(
     ray: ModuleType,
     lead: Callable[[SplitConfig, int], Any],

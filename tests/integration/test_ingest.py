@@ -346,6 +346,7 @@ run_ingest(config, print, FolderReader())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_what_an_unbroken_run_does(ray, tmp_path: Path) -> None:
     """Killed in its second round: the first is committed, of the second some parts are there."""
     source = write(tmp_path / "moves", {f"t{k}.clip": f"slow {k}" for k in range(8)})

@@ -101,6 +101,7 @@ def test_the_same_command_again_computes_nothing(
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*.npz")} == before
 
 
+@pytest.mark.slow
 def test_a_folder_is_extended_by_prompts_seeds_and_formats(
     job: Callable[..., JobReport], tmp_path: Path
 ) -> None:
@@ -203,6 +204,7 @@ def test_shards_hold_the_bytes_of_files(job: Callable[..., JobReport], tmp_path:
         assert all(row["bvh"].startswith(b"HIERARCHY") for row in pq.read_table(path).to_pylist())
 
 
+@pytest.mark.slow
 def test_best_of_keeps_the_best_candidate(job: Callable[..., JobReport], tmp_path: Path) -> None:
     job(out=tmp_path / "all", num_seeds=4)
     job(out=tmp_path / "best", best_of=4)

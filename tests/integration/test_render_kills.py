@@ -65,6 +65,7 @@ def assert_same(command: Command, whole: Path, num_kills: int) -> None:
     assert computed.total() <= len(WORDS) + num_kills * NUM_ROWS
 
 
+@pytest.mark.slow
 def test_processes_killed_at_every_point_of_a_chunk_change_nothing(
     make: Callable[..., Command], whole: Path, tmp_path: Path
 ) -> None:

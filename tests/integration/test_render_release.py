@@ -45,6 +45,7 @@ def manifest(out: Path) -> list[dict[str, object]]:
     return [r for batch in read_batches(open_store(out)) for r in batch.to_pylist()]
 
 
+@pytest.mark.slow
 def test_groups_of_prompts_render_with_a_release_folder(
     ray, release: Path, qwen3: Path, clip: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_chinese_prompt_goes_through_the_rewriter_once(
         assert len(server.requests) == asked
 
 
+@pytest.mark.slow
 def test_a_dead_rewriter_leaves_the_prompt_and_says_so(
     ray, random_model: Path, tmp_path: Path
 ) -> None:

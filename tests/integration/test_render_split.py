@@ -72,6 +72,7 @@ def assert_clips_of_one_process(out: Path, model_folder: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_lost_process_fails_its_group_over_to_another(
     job: Callable[..., JobReport], plan: Callable[..., Path], random_model: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def make(ray: ModuleType, data: Path, tmp_path: Path) -> Callable[..., TrainComm
     return command
 
 
+@pytest.mark.slow
 def test_a_killed_worker_starts_again_and_ray_data_reads_the_same_clips(
     make: Callable[..., TrainCommand], six: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_an_embedder_that_fails_ends_the_job_with_its_error(ray, tmp_path):
         _run(write_folder(tmp_path / "clips"), 1, embedder="embedders:Broken")
 
 
+@pytest.mark.slow
 def test_a_model_is_rendered_first_and_again_only_where_something_is_left(
     ray, tmp_path, random_model
 ):

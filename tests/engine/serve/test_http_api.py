@@ -9,6 +9,8 @@ import json
 import time
 import zipfile
 
+import pytest
+
 from hymotion_ray.config.serve import PoolConfig, QueueConfig, RequestLimits, ServedModel
 from hymotion_ray.formats.motions import decode_motion
 
@@ -310,6 +312,7 @@ def test_a_full_queue_answers_429_and_keeps_its_word(endpoint, slow_pool):
     run(check())
 
 
+@pytest.mark.slow
 def test_a_second_pool_takes_over_when_the_first_dies(endpoint):
     async def check() -> None:
         pools_config = (
