@@ -121,7 +121,7 @@ def test_settings_outside_what_is_allowed_are_refused() -> None:
 def test_the_built_in_preset_fits_the_package() -> None:
     config = tiny_model(96)
     num_weights = sum(p.numel() for p in FlowModel(config, MOVING).parameters())
-    assert num_weights * 2 < 8.8e6
+    assert num_weights * 2 < 12e6  # 15 MB with the word vectors
     assert config.train_frames == 360
     assert tiny_training(100, "cpu").cuda_graphs is False
 
