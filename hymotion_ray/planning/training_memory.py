@@ -31,14 +31,14 @@ def training_memory(
     num_trained: int | None = None,
     kept_bytes: int | None = None,
 ) -> Memory:
-    """One rank at its fullest: in the backward pass of `rows` clips, or in AdamW's step after it.
+    """One rank at its fullest, in a step of `rows` clips.
 
     Weights, trained and frozen, their gradients, AdamW's moments and the running mean are float32;
     `precision` is that of products. zero2 gathers all weights for a pass, zero3 two blocks', and
-    both have the gradients of two blocks on their way. On a GPU the step takes the roots of all
-    second moments at once, when what the pass kept is gone. `num_trained` counts the trained
-    weights (None: all, or those of adapters), `kept_bytes` what a pass keeps for its backward
-    (None: reckoned).
+    both have the gradients of two blocks on their way. Where a pass keeps little, an H200 still
+    showed a peak of one more copy of the trained weights; what takes it is not found.
+    `num_trained` counts the trained weights (None: all, or those of adapters), `kept_bytes` what a
+    pass keeps for its backward (None: reckoned).
     """
     require(rows >= 1, "rows", rows, "at least 1")
     weights = count_parameters(config)
@@ -53,12 +53,12 @@ def training_memory(
         kept_bytes = reckoned_bytes(
             config, switches, rows=rows, num_frames=num_frames, num_tokens=num_tokens
         )
-    roots = _FLOAT32 * trained // moments
+    least = _FLOAT32 * trained // moments
     return Memory(
         weights=_FLOAT32 * ((weights + adapters) // part + (gathered if num_ranks > 1 else 0)),
         gradients=_FLOAT32 * trained // part,
         optimizer=_FLOAT32 * (_MOMENTS * trained // moments + trained // part),
-        activations=max(kept_bytes, roots),
+        activations=max(kept_bytes, least),
         workspace=int(fitted().training.spare_gib * GIB),
         context=int(fitted().memory.context_gib * GIB),
     )
