@@ -30,6 +30,7 @@ _BODY = "body"
 _BODY_TEXTS = ("text", "prompt", "input", "messages")
 _REQUEST_KEYS = frozenset(["method", "url", _BODY])  # of an OpenAI batch line, beside custom_id
 _BODY_KEYS = frozenset([*_BODY_TEXTS, "model", "temperature", "max_tokens", "stream", "user", "n"])
+_OF_EVALUATE = frozenset(["action"])  # of test prompts, which are rendered too
 _MAX_WARNED = 100
 
 
@@ -116,6 +117,8 @@ class ColumnReader:
 
     def _tell(self, names: Sequence[str]) -> None:
         for name in names:
+            if normal(name) in _OF_EVALUATE:
+                continue
             if name not in self._warned and len(self._warned) < _MAX_WARNED:
                 self._warned.add(name)
                 hint = nearest(normal(name), list(_FIELD_OF))

@@ -229,3 +229,8 @@ def test_parquet_with_a_damaged_column_name(tmp_path):
     table = read_prompts(tmp_path)
     assert [reject.code for reject in table.rejects] == ["unreadable_file"]
     assert [row.text for row in table.rows] == ["run"]
+
+
+def test_evaluates_test_prompts_are_prompts(tmp_path):
+    table = _csv(tmp_path, "prompt,action\nsomeone walks,walk\n")
+    assert (table.rows[0].text, table.warnings) == ("someone walks", ())
