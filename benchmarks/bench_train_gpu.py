@@ -99,7 +99,7 @@ class Trainer:
             if "norm" not in name:
                 nn.init.normal_(parameter, std=0.02)
         self.parallel = parallelise(flow, way.config, device)
-        self.optimizer = self.parallel.make_optimizer(1e-4, (0.9, 0.999), 0.01)
+        self.parallel.make_optimizer(1e-4, (0.9, 0.999), 0.01)
         self.mean = RunningMean(self.parallel.parameters, 0.9999)
         inputs = list(made_up_inputs(model, way.rows, num_frames, PADDED_TOKENS))
         inputs[4] = torch.full((way.rows,), NUM_TOKENS)

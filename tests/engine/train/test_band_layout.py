@@ -1,6 +1,7 @@
 """A network that lays out its batches for band attention trains as it does under the dense mask."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -56,7 +57,13 @@ def passes(config: ParallelConfig, start_token: bool, is_band: bool) -> list[Ten
     return [out.detach(), *(p.grad for p in network.parameters() if p.grad is not None)]
 
 
-def test_band_on_a_processor_is_refused() -> None:
-    config = dataclasses.replace(ParallelConfig(), attention="band")
-    with pytest.raises(ConfigError, match="band"):
+@pytest.mark.parametrize("switch", [{"attention": "band"}, {"cuda_graphs": True}])
+def test_what_needs_a_gpu_is_refused_on_a_processor(switch: dict[str, Any]) -> None:
+    config = dataclasses.replace(ParallelConfig(), **switch)
+    with pytest.raises(ConfigError, match=next(iter(switch))):
         parallelise(rank_checks.make_network(), config, torch.device("cpu"))
+
+
+def test_graphs_and_a_loss_scale_are_refused() -> None:
+    with pytest.raises(ConfigError, match="cuda_graphs"):
+        ParallelConfig(cuda_graphs=True, precision="float16")

@@ -56,7 +56,7 @@ def test_one_row_more_than_the_most_does_not_fit(recomputed: bool) -> None:
     def total(rows: int) -> int:
         return fit(NETWORK, config, rows=rows, **sizes).total
 
-    # Of so many a pass takes more than AdamW's step. A block of a row is rounded to bytes.
+    # So many keep more than the least peak. A block of a row is rounded to bytes.
     room = total(500) + 1000
     rows = most_rows(NETWORK, config, room, **sizes)
     assert total(rows) <= room < total(rows + 1)

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -214,6 +215,20 @@ def test_logit_normal_looks_at_the_middle(spec: LoaderSpec) -> None:
         spread[law] = float(t.std())
     assert spread["uniform"] == pytest.approx(12**-0.5, rel=0.15)
     assert spread["logit_normal"] < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_ray_data_reads_what_a_thread_reads_over_several_plans(
+    ray: ModuleType, spec: LoaderSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hymotion_ray.engine.train import ray_feed
+
+    monkeypatch.setattr(ray_feed, "_STEPS_A_PLAN", 2)
+    load = BatchLoader(spec).load
+    ours = list(ray_feed.ray_steps(spec, 8, num_steps=3, num_readers=1))
+    theirs = [load(8 + 8 * step) for step in range(3)]
+    assert [pack(step) for step in ours] == [pack(step) for step in theirs]
 
 
 def test_processes_read_what_a_thread_reads(spec: LoaderSpec) -> None:
