@@ -184,5 +184,8 @@ def test_what_killed_saves_leave_goes_and_checkpoints_stay(
     whole = write_checkpoint(tmp_path, staged(base, 6), base)
     for name in (".step-00000009.0a.tmp", "..step-00000009.0a.tmp.1b.tmp"):
         (whole.parent / name).mkdir()
+    for folder in (whole.parent, tmp_path):
+        (folder / ".0123456789abcdef.tmp").write_bytes(b"half of a note")
     clear_leftovers(tmp_path)
     assert list(whole.parent.iterdir()) == [whole]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "latest"]
