@@ -67,6 +67,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_RAY_DIR], ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where two processes run the tests, keep all that start a Ray in one, other modules whole.
+
+    Two Rays at once on two cores would keep each other waiting until a start gives up.
+    """
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            starts_ray = item.get_closest_marker("ray") is not None
+            group = "ray" if starts_ray else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session", name="ray")
 def ray_session(pytestconfig: pytest.Config) -> Iterator[ModuleType]:
     """Give the `ray` module, connected to a local four-CPU Ray that the whole session shares."""
