@@ -181,8 +181,9 @@ class Desk:
                 ticket.job.attempts += 1
                 ticket.task = asyncio.create_task(self._run(ticket, BACKGROUND_BUDGET_S))
                 await asyncio.sleep(0)
+            poll_s = 0.25 if len(self._waiting) else None  # room comes without a word
             try:
-                await asyncio.wait_for(self._may_start.wait(), timeout=0.25)
+                await asyncio.wait_for(self._may_start.wait(), timeout=poll_s)
             except TimeoutError:
                 continue
 

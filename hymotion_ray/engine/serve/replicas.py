@@ -31,7 +31,9 @@ from hymotion_ray.formats.models.locate import model_folder
 from hymotion_ray.text.encoder import TextEncoder
 from hymotion_ray.text.load import load_encoder
 
-_PROGRESS_S = 0.25
+_PROGRESS_S, _PROGRESS_A_SECOND = 0.25, 8.0
+"""Shortest time between two signs of life of a request; most signs of all requests together, each
+of which takes a millisecond or two of both sides' Python."""
 _MOST_TEXTS = 64
 
 
@@ -147,6 +149,7 @@ class SamplerReplica:
         self._pool = from_mapping(PoolConfig, pool, "pool")
         self._metrics = Metrics()
         self._told_out_of_memory = 0
+        self._num_streams = 0
         self._core = SamplerCore(
             CoreSettings(
                 model=model,
@@ -173,11 +176,13 @@ class SamplerReplica:
             loop.call_soon_threadsafe(clips.put_nowait, clip)
 
         ticket = self._core.submit(work, take)
+        left = len(work.seeds)
+        self._num_streams += 1
         try:
-            left = len(work.seeds)
             while left:
+                pause = max(_PROGRESS_S, self._num_streams / _PROGRESS_A_SECOND)
                 try:
-                    clip = await asyncio.wait_for(clips.get(), timeout=_PROGRESS_S)
+                    clip = await asyncio.wait_for(clips.get(), timeout=pause)
                 except TimeoutError:
                     yield Progress(
                         done=ticket.num_done, total=ticket.num_steps, load=self._core.load()
@@ -189,6 +194,7 @@ class SamplerReplica:
                     self._metrics.observe("queue_seconds", waited, self._tags)
                 yield clip
         finally:
+            self._num_streams -= 1
             if left:
                 self._core.cancel(ticket)
 
