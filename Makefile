@@ -40,7 +40,7 @@ demo: $(VENV)/.installed-base
 
 # Two processes: one for the tests that start a Ray, one for the others (tests/conftest.py).
 test: install
-	$(PYTHON) -m pytest -n 2 --dist loadgroup -m 'not slow' $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n 2 -m 'not slow' $(PYTEST_ARGS)
 
 campaign: install
 	$(PYTHON) -m pytest -m slow --timeout 3600 $(PYTEST_ARGS)

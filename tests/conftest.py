@@ -6,6 +6,7 @@ ray at collection, so that `pytest tests/<room>` of a maths room stays quick.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
@@ -67,22 +69,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_RAY_DIR], ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Where two processes run the tests, keep all that start a Ray in one, other modules whole.
 
     Two Rays at once on two cores would keep each other waiting until a start gives up.
     """
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            starts_ray = item.get_closest_marker("ray") is not None
-            group = "ray" if starts_ray else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneRay(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return "ray" if _starts_ray(module) else module
+
+    return OneRay(config, log)
 
 
-@pytest.fixture(scope="session", name="ray")
-def ray_session(pytestconfig: pytest.Config) -> Iterator[ModuleType]:
-    """Give the `ray` module, connected to a local four-CPU Ray that the whole session shares."""
+@functools.cache
+def _starts_ray(module: str) -> bool:
+    return "pytest.mark.ray" in (REPO / module).read_text("utf-8")
+
+
+def _start_ray() -> None:
     import ray
 
     ray.init(
@@ -93,6 +101,27 @@ def ray_session(pytestconfig: pytest.Config) -> Iterator[ModuleType]:
         log_to_driver=False,
         logging_level="error",
     )
+
+
+@pytest.fixture(scope="module")
+def no_session_ray() -> Iterator[None]:
+    """Put the session's Ray away for a module that joins clusters of its own."""
+    import ray
+
+    was_there = ray.is_initialized()
+    ray.shutdown()
+    yield
+    ray.shutdown()
+    if was_there:
+        _start_ray()
+
+
+@pytest.fixture(scope="session", name="ray")
+def ray_session(pytestconfig: pytest.Config) -> Iterator[ModuleType]:
+    """Give the `ray` module, connected to a local four-CPU Ray that the whole session shares."""
+    import ray
+
+    _start_ray()
     pytestconfig.stash[_RAY_IS_OURS] = True
     yield ray
     ray.shutdown()

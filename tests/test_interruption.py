@@ -26,7 +26,12 @@ def test_a_signal_unwinds_the_command_and_gives_130(number: int) -> None:
             ended.append("in order")
 
     before = signal.getsignal(signal.SIGTERM)
-    result = CliRunner().invoke(work)
+    # A background process's tests inherit that SIGINT is ignored.
+    at_first = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = CliRunner().invoke(work)
+    finally:
+        signal.signal(signal.SIGINT, at_first)
     assert (result.exit_code, ended) == (130, ["in order"])
     assert "interrupted" in result.output
     assert signal.getsignal(signal.SIGTERM) == before

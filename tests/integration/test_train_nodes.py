@@ -29,12 +29,10 @@ NOTICE_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 100
 
 
 @pytest.fixture
-def cluster() -> Iterator[Any]:
+def cluster(no_session_ray: None) -> Iterator[Any]:
     """A node with room for one worker; tests add more."""
-    import ray
     from ray.cluster_utils import Cluster
 
-    ray.shutdown()
     head = {"include_dashboard": False, "no_monitor": True, "_system_config": NOTICE_SOON, **SMALL}
     made = Cluster(initialize_head=True, head_node_args=head)
     yield made

@@ -37,6 +37,8 @@ from hymotion_ray.formats.atomic import Store, open_store
 logger = logging.getLogger("hymotion_ray.serve")
 _LISTEN_S = 1.0
 _FLUSH_S = 5.0
+_SETTLE_S = 10.0
+"""Seconds after its start in which requests wait until a process has heard of its pools."""
 Reach = Callable[[str, str, str], Awaitable[bool]]
 """Ask the other HTTP processes to change a job: key, id, verb; whether one of them had it."""
 
@@ -79,6 +81,7 @@ class Office:
         self.batches: BatchRunner | None = None
         self._queues: set[tuple[str, str]] = set()
         self._tasks: list[asyncio.Task[Any]] = []
+        self._opened = time.monotonic()
 
     def _make_outbox(self) -> Outbox | None:
         hooks = self.config.webhooks
@@ -92,6 +95,7 @@ class Office:
 
     async def open(self) -> None:
         """Start what runs beside requests."""
+        self._opened = time.monotonic()
         loops: list[Awaitable[Any]] = [
             self._listen(),
             self.desk.run_background(),
@@ -112,6 +116,14 @@ class Office:
             task.cancel()
         with contextlib.suppress(HyMotionError):
             await asyncio.to_thread(self.ledger.flush)
+
+    async def settle(self) -> None:
+        """Wait while this process is new and knows of no model yet.
+
+        In a rolling upgrade it takes the place of one that knew them, and must refuse nobody.
+        """
+        while self._unready_models() and time.monotonic() < self._opened + _SETTLE_S:
+            await asyncio.sleep(0.05)
 
     async def _listen(self) -> None:
         while True:
@@ -207,6 +219,11 @@ class Office:
         name = body.model if body.model is not None else next(iter(self.by_name))
         served = self.by_name.get(name)
         if served is None or served.facts is None:
+            coming = [
+                reason for one in self.served if one.name == name and (reason := _unready(one))
+            ]
+            if coming:
+                raise Refusal(503, "not_ready", coming[0], 2.0)
             known = ", ".join(self.by_name)
             raise Refusal(422, "no_such_model", f"model is {name!r}; allowed: {known}")
         caller.require_model(name)

@@ -135,6 +135,7 @@ async def _ask(
     prefer: str | None,
 ) -> JobView:
     desk = office.desk
+    await office.settle()
     job = office.make_job(body, caller, job_id, make_job)
     is_async, wait_s = _preference(prefer, office.config.limits.wait_s)
     named = job_id is not None

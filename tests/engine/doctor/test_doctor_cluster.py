@@ -14,12 +14,11 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def report(places, old_packages):
+def report(no_session_ray, places, old_packages):
     """What the doctor finds on a cluster whose second node has every fault at once."""
     import ray
     from ray.cluster_utils import Cluster
 
-    ray.shutdown()
     faults = {
         "clock_s": 90,
         "shm_bytes": 64_000_000,

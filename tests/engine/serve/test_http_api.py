@@ -25,6 +25,27 @@ def slow(pool: PoolConfig) -> tuple[ServedModel, ...]:
     return (ServedModel(model="unused", pools=(pool,)),)
 
 
+def test_a_new_process_lets_requests_wait_until_it_knows_its_models(endpoint, monkeypatch):
+    """As one that takes an old one's place in an upgrade; later it says that it is not ready."""
+
+    def forget(office) -> None:
+        (served,) = office.served
+        served.facts = None
+        office.by_name.clear()
+
+    async def check() -> None:
+        async with endpoint() as (client, office, _):
+            forget(office)
+            answer = await client.post("/v1/motions", json=ASK)
+            assert (answer.status_code, answer.json()["state"]) == (200, "succeeded")
+            monkeypatch.setattr("hymotion_ray.engine.serve.office._SETTLE_S", 0.0)
+            forget(office)
+            answer = await client.post("/v1/motions", json=ASK)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+
+    run(check())
+
+
 def test_a_sentence_becomes_a_motion(endpoint):
     async def check() -> None:
         async with endpoint() as (client, _, _):
