@@ -38,7 +38,7 @@ help:
 demo: $(VENV)/.installed-base
 	$(BIN)/hymotion-ray render examples/prompts.txt --model tiny --out $(DEMO_OUT)
 
-# Two processes: one for the tests that start a Ray, one for the others (tests/conftest.py).
+# In two processes, as tests/conftest.py shares the modules out.
 test: install
 	$(PYTHON) -m pytest -n 2 -m 'not slow' $(PYTEST_ARGS)
 

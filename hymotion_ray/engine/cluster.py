@@ -21,9 +21,6 @@ _ENVIRONMENT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     # Ray starts workers at niceness 15, where any other program takes the CPU from them.
     "RAY_worker_niceness": "0",
-    # Serve's choice of a replica in the loop of the code that asks, which never blocks here: one
-    # hop between threads less in every call.
-    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
 }
 for _name, _value in _ENVIRONMENT.items():
     os.environ.setdefault(_name, _value)

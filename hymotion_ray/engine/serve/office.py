@@ -81,7 +81,7 @@ class Office:
         self.batches: BatchRunner | None = None
         self._queues: set[tuple[str, str]] = set()
         self._tasks: list[asyncio.Task[Any]] = []
-        self._opened = time.monotonic()
+        self._began = time.monotonic()
 
     def _make_outbox(self) -> Outbox | None:
         hooks = self.config.webhooks
@@ -95,7 +95,6 @@ class Office:
 
     async def open(self) -> None:
         """Start what runs beside requests."""
-        self._opened = time.monotonic()
         loops: list[Awaitable[Any]] = [
             self._listen(),
             self.desk.run_background(),
@@ -118,11 +117,11 @@ class Office:
             await asyncio.to_thread(self.ledger.flush)
 
     async def settle(self) -> None:
-        """Wait while this process is new and knows of no model yet.
+        """Wait while this process is new and has not heard of all its models.
 
         In a rolling upgrade it takes the place of one that knew them, and must refuse nobody.
         """
-        while self._unready_models() and time.monotonic() < self._opened + _SETTLE_S:
+        while self._unready_models() and time.monotonic() < self._began + _SETTLE_S:
             await asyncio.sleep(0.05)
 
     async def _listen(self) -> None:

@@ -24,16 +24,20 @@ from hymotion_ray.engine.serve.batcher import StepSeen
 from hymotion_ray.engine.serve.core import CoreSettings, SamplerCore
 from hymotion_ray.engine.serve.metrics import Metrics
 from hymotion_ray.engine.serve.runner import Facts
-from hymotion_ray.engine.serve.work import ClipDone, Condition, Load, Progress, Work
+from hymotion_ray.engine.serve.work import (
+    ClipDone,
+    Condition,
+    Load,
+    Progress,
+    Work,
+    progress_pause_s,
+)
 from hymotion_ray.errors import HyMotionError
 from hymotion_ray.formats.models.checkpoint import read_model
 from hymotion_ray.formats.models.locate import model_folder
 from hymotion_ray.text.encoder import TextEncoder
 from hymotion_ray.text.load import load_encoder
 
-_PROGRESS_S, _PROGRESS_A_SECOND = 0.25, 8.0
-"""Shortest time between two signs of life of a request; most signs of all requests together, each
-of which takes a millisecond or two of both sides' Python."""
 _MOST_TEXTS = 64
 
 
@@ -149,7 +153,7 @@ class SamplerReplica:
         self._pool = from_mapping(PoolConfig, pool, "pool")
         self._metrics = Metrics()
         self._told_out_of_memory = 0
-        self._num_streams = 0
+        self._num_works = 0
         self._core = SamplerCore(
             CoreSettings(
                 model=model,
@@ -176,11 +180,11 @@ class SamplerReplica:
             loop.call_soon_threadsafe(clips.put_nowait, clip)
 
         ticket = self._core.submit(work, take)
-        left = len(work.seeds)
-        self._num_streams += 1
+        left, stall_s = len(work.seeds), self._core.settings.queue.stall_s
+        self._num_works += 1
         try:
             while left:
-                pause = max(_PROGRESS_S, self._num_streams / _PROGRESS_A_SECOND)
+                pause = progress_pause_s(self._num_works, stall_s)
                 try:
                     clip = await asyncio.wait_for(clips.get(), timeout=pause)
                 except TimeoutError:
@@ -194,7 +198,7 @@ class SamplerReplica:
                     self._metrics.observe("queue_seconds", waited, self._tags)
                 yield clip
         finally:
-            self._num_streams -= 1
+            self._num_works -= 1
             if left:
                 self._core.cancel(ticket)
 

@@ -73,6 +73,9 @@ class Load:
     """Clips that wait."""
 
 
+_PROGRESS_S, _PROGRESS_A_SECOND, _PROGRESS_A_STALL = 0.25, 8.0, 4.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """A sign of life: steps done of all steps of a `Work`."""
@@ -80,6 +83,16 @@ class Progress:
     done: int
     total: int
     load: Load
+
+
+def progress_pause_s(num_works: int, stall_s: float) -> float:
+    """Seconds between two signs of life of each of `num_works` works on one sampler.
+
+    A sign takes a millisecond or two of Python on both sides, so all works together send a few a
+    second; but each work sends several before it would count as stalled.
+    """
+    pause = max(_PROGRESS_S, num_works / _PROGRESS_A_SECOND)
+    return min(pause, stall_s / _PROGRESS_A_STALL)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from torch import Tensor
 from hymotion_ray.engine import faults
 from hymotion_ray.engine.train.objective import NETWORK_PREFIX
 from hymotion_ray.errors import CheckpointError
-from hymotion_ray.formats.atomic import open_store, write_bytes
+from hymotion_ray.formats.atomic import write_bytes
 from hymotion_ray.formats.models.checkpoint import Checkpoint, read_model, write_model
 from hymotion_ray.formats.models.names import NULL_NAMES
 from hymotion_ray.formats.models.new_folder import new_folder
@@ -198,12 +198,13 @@ def prune(out: Path, keep: int, best: str | None) -> list[Path]:
 def clear_leftovers(out: Path) -> None:
     """Remove what killed processes left under temporary names; nobody may be writing.
 
-    Folders of saves (the model in one has a temporary name of its own, of two dots), and files such
-    as a half-written `latest` or note of the best checkpoint.
+    Folders of saves, and files such as a half-written `latest` or note of the best checkpoint.
     """
-    open_store(out).remove_leftovers(older_than_s=0)
-    for folder in (out / FOLDER).glob(".*step-*.tmp"):
-        shutil.rmtree(folder, ignore_errors=True)
+    for left in (*out.glob(".*.tmp"), *(out / FOLDER).glob(".*.tmp")):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def _write_state(folder: Path, staged: Staged) -> None:

@@ -55,7 +55,7 @@ def endpoint(served_model, tmp_path) -> Callable[..., Any]:
             httpx.AsyncClient(transport=transport, base_url="http://serve", timeout=60) as client,
         ):
             while (await client.get("/readyz")).status_code != 200:
-                await asyncio.sleep(0.02)  # nothing in the call need ever wait
+                await asyncio.sleep(0.02)  # the call itself never lets others run
             yield client, office, pools
 
     return start

@@ -18,7 +18,7 @@ from hymotion_ray.engine.render.export import ExportStage
 from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
 from hymotion_ray.engine.render.sample import SampleStage
 from hymotion_ray.engine.serve.core import CoreSettings, SamplerCore
-from hymotion_ray.engine.serve.work import ClipDone, Work
+from hymotion_ray.engine.serve.work import ClipDone, Work, progress_pause_s
 from hymotion_ray.engine.work_chunks import Target, WorkRow, make_chunk
 from hymotion_ray.errors import CheckpointError, ConfigError, SamplingError
 from hymotion_ray.formats.atomic import open_store
@@ -156,6 +156,13 @@ def test_a_warm_up_ends_by_its_deadline(random_model):
     )
     with pytest.raises(SamplingError, match="warm-up took longer"):
         SamplerCore(settings).warm_up()
+
+
+def test_many_works_send_no_more_signs_of_life_than_a_few_and_none_seems_stalled():
+    assert progress_pause_s(1, stall_s=120.0) == 0.25
+    for num_works in (2, 8, 100, 200):
+        assert num_works / progress_pause_s(num_works, stall_s=120.0) <= 8.0
+    assert progress_pause_s(10_000, stall_s=120.0) < 120.0 / 3
 
 
 def test_a_missing_model_says_so(tmp_path):

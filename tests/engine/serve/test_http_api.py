@@ -12,6 +12,9 @@ import zipfile
 import pytest
 
 from hymotion_ray.config.serve import PoolConfig, QueueConfig, RequestLimits, ServedModel
+from hymotion_ray.engine.serve.router import Router
+from hymotion_ray.engine.serve.runner import ServedPools
+from hymotion_ray.errors import HyMotionError
 from hymotion_ray.formats.motions import decode_motion
 
 ASK = {"text": "a person walks", "num_frames": 30}
@@ -42,6 +45,26 @@ def test_a_new_process_lets_requests_wait_until_it_knows_its_models(endpoint, mo
             forget(office)
             answer = await client.post("/v1/motions", json=ASK)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+
+    run(check())
+
+
+def test_a_model_that_is_still_loading_is_not_an_unknown_one(endpoint, monkeypatch):
+    class Loading:
+        async def facts(self):
+            raise HyMotionError("it is loading")
+
+    monkeypatch.setattr("hymotion_ray.engine.serve.office._SETTLE_S", 0.0)
+
+    async def check() -> None:
+        async with endpoint() as (client, office, _):
+            office.served.append(ServedPools("large", Loading(), {}, Router([], 60.0)))
+            answers = [
+                await client.post("/v1/motions", json=ASK | {"model": name})
+                for name in ("large", "nobody")
+            ]
+            codes = [(a.status_code, a.json()["error"]["code"]) for a in answers]
+            assert codes == [(503, "not_ready"), (422, "no_such_model")]
 
     run(check())
 
