@@ -29,6 +29,7 @@ from hymotion_ray.flow.network import Network
 from hymotion_ray.flow.path import noise
 from hymotion_ray.flow.plan import Batch, Row, check_rows, group_batches, plan_batches
 from hymotion_ray.flow.solvers import Step, advance, solver_steps, stage_times
+from hymotion_ray.flow.text_shelf import SpareShelves
 from hymotion_ray.flow.text_window import (
     NullKind,
     TextHalf,
@@ -119,6 +120,7 @@ class Sampler:
         self.text = TextHalf(
             network, null_vector, null_context, self.grid.text_rows, null_cache_bytes, self.work
         )
+        self.shelves = SpareShelves(self.text)
 
     @property
     def null(self) -> Conditions:

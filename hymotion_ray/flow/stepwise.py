@@ -116,9 +116,7 @@ class CellRun:
         """
         self.kind, self.clips = kind, list[Clip]()
         self.sampler, self.full_rows = sampler, full_rows
-        stages = len(solver_steps(kind.method, 1)[0].times)
-        capacity = 2 * stages * kind.cell.rows + sampler.grid.text_rows
-        self._shelf = TextShelf(sampler.text, kind.cell.tokens, capacity)
+        self._shelf: TextShelf | None = None
         self._x = torch.empty(0)
         self._direction = torch.empty(0)  # of guidance, row by row, with branches kept apart
         self._branches: list[tuple[Branch, Branch | None]] = []
@@ -158,6 +156,9 @@ class CellRun:
         self.clips = clips
         if not clips:
             self._x, self._direction, self._branches = torch.empty(0), torch.empty(0), []
+            if self._shelf is not None:
+                self.sampler.shelves.give(self.kind, self._shelf)
+                self._shelf = None
             return
         idle = self.num_rows - len(clips)
         members = [*clips, *[clips[0]] * idle]
@@ -195,7 +196,8 @@ class CellRun:
     def step(self) -> list[tuple[Clip, Tensor]]:
         """One solver step of every clip; those that reached the end leave.
 
-        Returns them with their latents (num_frames, 201) fp32 on the CPU, finite or not.
+        Returns them with their latents (num_frames, 201) fp32 on the sampler's device, finite or
+        not. Nothing is waited for there.
         """
         assert self.clips, "an empty batch takes no step"
         members = [*self.clips, *[self.clips[0]] * (len(self._branches) - len(self.clips))]
@@ -205,7 +207,7 @@ class CellRun:
         for clip in self.clips:
             clip.num_done += 1
         ended = [(i, clip) for i, clip in enumerate(self.clips) if not clip.num_left]
-        results = [(clip, self._x[i, : clip.num_frames].cpu().clone()) for i, clip in ended]
+        results = [(clip, self._x[i, : clip.num_frames].clone()) for i, clip in ended]
         if ended:
             self.drop([clip for _, clip in ended])
         return results
@@ -217,12 +219,13 @@ class CellRun:
         now = [(own, t) for (own, _), t in pairs]
         if not self.kind.apart or "new" in uses:
             now += [(null, t) for (_, null), t in pairs if null is not None]
-        places = self._shelf.places(now, self._ahead())
+        shelf = self._own_shelf()
+        places = shelf.places(now, self._ahead())
         index = upload(places, torch.int64, x_BLF.device)
         for _ in range(len(now) // len(pairs) if self.kind.apart else 1):
             num_rows = len(pairs) if self.kind.apart else len(now)
             self.sampler.work.count_motion(num_rows, cell.frames, cell.tokens)
-        velocity, rows = self.sampler.velocity, self._shelf.rows
+        velocity, rows = self.sampler.velocity, shelf.rows
         if self.kind.apart:
             v, self._direction = velocity.apart(
                 x_BLF, rows, index, self._layout, self._scale, uses, self._direction
@@ -230,6 +233,14 @@ class CellRun:
             return v
         scale = self._scale if self.kind.guided else None
         return velocity(x_BLF, rows, index, self._layout, scale)
+
+    def _own_shelf(self) -> TextShelf:
+        """Taken at the first step, given back when no clip is left."""
+        if self._shelf is None:
+            stages = len(solver_steps(self.kind.method, 1)[0].times)
+            capacity = 2 * stages * self.kind.cell.rows + self.sampler.grid.text_rows
+            self._shelf = self.sampler.shelves.take(self.kind, self.kind.cell.tokens, capacity)
+        return self._shelf
 
     def _ahead(self) -> Iterator[tuple[Branch, float]]:
         """Pairs of branch and time that the steps after this one will want, the soonest first."""

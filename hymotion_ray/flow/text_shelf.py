@@ -7,6 +7,7 @@ for is filled with the rows that the next steps will want.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from hymotion_ray.flow.upload import upload
 
 _Key = tuple[Hashable, float]
 NULL: Hashable = ("the learned null text",)
+MAX_SPARE = 2
+"""Shelves kept: each holds a gigabyte for 64 rows of the full-size model at 32 tokens."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class TextShelf:
         self.rows: TextRows = text.network.empty_text_rows(capacity, num_tokens)
         self._place: dict[_Key, int] = {}
         self._free = list(range(capacity))
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self._free += self._place.values()
+        self._place.clear()
 
     def places(
         self, now: Sequence[tuple[Branch, float]], ahead: Iterable[tuple[Branch, float]]
@@ -109,3 +117,32 @@ class TextShelf:
             times,
             torch.cat([c.length for c in held]),
         )
+
+
+class SpareShelves:
+    """Shelves of batches that have ended, for the next ones of their shape.
+
+    Captured steps read a shelf where it lies: a new one would have them all captured again.
+    """
+
+    def __init__(self, text: TextHalf) -> None:
+        self._text = text
+        self._spare: OrderedDict[Hashable, TextShelf] = OrderedDict()
+
+    def take(self, shape: Hashable, num_tokens: int, capacity: int) -> TextShelf:
+        """An empty shelf; `shape` is all that says which captured steps read it."""
+        shelf = self._spare.pop(shape, None)
+        if shelf is None:
+            return TextShelf(self._text, num_tokens, capacity)
+        shelf.clear()
+        return shelf
+
+    def give(self, shape: Hashable, shelf: TextShelf) -> None:
+        """Keep a shelf that nobody reads any more."""
+        self._spare[shape] = shelf
+        if len(self._spare) > MAX_SPARE:
+            self._spare.popitem(last=False)
+
+    def clear(self) -> None:
+        """Hand their memory back."""
+        self._spare.clear()

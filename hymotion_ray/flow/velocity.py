@@ -26,7 +26,8 @@ from hymotion_ray.flow.guidance import guidance_direction, guide, guide_apart
 from hymotion_ray.flow.network import Network, TextRows
 from hymotion_ray.flow.solvers import NullUse
 
-MAX_GRAPHS = 16
+MAX_GRAPHS = 48
+"""Seven numbers of rows of 64 and below, for several lengths; what they compute in is shared."""
 _WARM_UPS = 2
 
 

@@ -103,6 +103,23 @@ def test_seeds_of_a_prompt_share_its_text(make_sampler, condition):
     assert sampler.work.text.total() - before == 2
 
 
+def test_the_next_batch_of_a_shape_reads_its_text_where_the_last_one_did(make_sampler, condition):
+    sampler = make_sampler()
+    sampling = SamplingConfig(num_steps=3, guidance_scale=2.0)
+    places, latents = set(), []
+    for row in (Row(0, 20, 1), Row(0, 18, 2), Row(0, 20, 1)):
+        clip = clip_of(sampler, condition, row, sampling)
+        run = CellRun(sampler, kind_of(clip, sampler))
+        run.add([clip])
+        run.step()
+        places.add(run._own_shelf().rows.key)
+        run.step()
+        latents += [latent for _, latent in run.step()]
+    assert len(places) == 1
+    assert torch.equal(latents[0], latents[2])
+    assert torch.equal(latents[1], sampler.sample(*condition, [Row(0, 18, 2)], sampling)[0])
+
+
 def test_impossible_clips_are_refused(make_sampler, condition):
     sampler = make_sampler()
     with pytest.raises(ConfigError, match="frames"):

@@ -115,10 +115,10 @@ def check_joining(network, condition, sampling: SamplingConfig) -> None:
     run = CellRun(sampler, kind_of(clips[0], sampler))
     found = {}
     run.add(clips[:2])
-    found.update((id(clip), x) for clip, x in run.step())
+    found.update((id(clip), x.cpu()) for clip, x in run.step())
     run.add(clips[2:])
     while run.clips:
-        found.update((id(clip), x) for clip, x in run.step())
+        found.update((id(clip), x.cpu()) for clip, x in run.step())
     assert all(torch.equal(found[id(clip)], x) for clip, x in zip(clips, want, strict=True))
 
 

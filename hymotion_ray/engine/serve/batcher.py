@@ -24,6 +24,7 @@ from hymotion_ray.engine.serve.pace import SpeedGauge, StepClock
 from hymotion_ray.engine.serve.work import clip_units
 from hymotion_ray.flow.sampler import Sampler
 from hymotion_ray.flow.stepwise import CellRun, Clip, RunKind, kind_of
+from hymotion_ray.flow.upload import fetch
 from hymotion_ray.flow.velocity import GuidedVelocity
 
 _MAX_ERROR = 300
@@ -93,6 +94,9 @@ class _Step:
     rows: int
     frames: int
     started: int
+    run: _Run
+    ended: list[tuple[Item, Tensor]] = field(default_factory=list)
+    """Clips whose last step it was; their latents are there when the step has been waited for."""
 
     @property
     def units(self) -> float:
@@ -193,7 +197,8 @@ class Batcher:
         before = self._clock()
         for item in started:
             item.started = before
-        step = _Step(tuple(run.items), run.cells.num_rows, run.cells.kind.cell.frames, len(started))
+        rows, frames = run.cells.num_rows, run.cells.kind.cell.frames
+        step = _Step(tuple(run.items), rows, frames, len(started), run)
         self._steps.begin()
         try:
             ended = run.cells.step()
@@ -205,17 +210,15 @@ class Batcher:
             return True
         if self.rules.least_step_s:
             time.sleep(max(0.0, self.rules.least_step_s - (self._clock() - before)))
-        self._count(self._steps.end(step))
-        if ended:  # their latents are here, so the step is done
-            self._count(self._steps.rest())
         for clip, latent in ended:
             item = next(i for i in run.items if i.clip is clip)
             run.items.remove(item)
-            self._finish(item, latent, run)
+            step.ended.append((item, fetch(latent)))
+        self._count(self._steps.end(step))
         return True
 
     def _count(self, ended: Sequence[tuple[_Step, float]]) -> None:
-        """Take note of steps that have ended, and of the seconds they took."""
+        """Take note of steps that have ended and the seconds they took; hand their clips over."""
         for step, seconds in ended:
             live = len(step.items)
             self.steps_taken += 1
@@ -224,6 +227,8 @@ class Batcher:
             self._on_step(StepSeen(seconds, step.rows, live, step.frames, asked, step.started))
             for item in step.items:
                 item.device_seconds += seconds / live
+            for item, latent in step.ended:
+                self._finish(item, latent, step.run)
 
     def _next_run(self) -> _Run | None:
         with self._lock:
@@ -263,7 +268,7 @@ class Batcher:
             if joined:
                 joiners.append((run, joined))
         while num_live < self._max_live:
-            first = self._queue.pop()
+            first = self._queue.pop(self._has_place)
             if first is None:
                 break
             num_live += 1
@@ -277,6 +282,16 @@ class Batcher:
             num_live += len(run.items) - 1
             joiners.append((run, list(run.items)))
         return joiners
+
+    def _has_place(self, kind: Hashable) -> bool:
+        """Whether no batch of this very shape is full: a second one would leave both half empty."""
+        assert isinstance(kind, RunKind)
+        for run in self._runs:
+            mine = run.cells.kind
+            same = replace(kind, cell=replace(kind.cell, rows=mine.cell.rows)) == mine
+            if same and not run.alone and len(run.items) >= mine.cell.rows:
+                return False
+        return True
 
     def _with_room_for(self, item: Item) -> _Run | None:
         for run in self._runs:
@@ -340,6 +355,7 @@ class Batcher:
         if torch.cuda.is_available():
             # Captured steps of the sizes of before hold memory that smaller ones need.
             self.sampler.velocity = GuidedVelocity(self.sampler.network)
+            self.sampler.shelves.clear()
             torch.cuda.empty_cache()
         if self._rows == 1:
             for item in run.items:

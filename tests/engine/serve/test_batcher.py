@@ -129,6 +129,18 @@ def test_five_hundred_cancelled_at_once_leave_nothing_behind(model):
     assert set(bench.ends) == {1000}
 
 
+def test_clips_of_one_shape_wait_for_the_places_of_one_batch(model):
+    bench = Bench(model, rows=2)
+    bench.batcher.submit([bench.item(n % 3, 30, n) for n in range(6)])
+    bench.batcher.submit([bench.item(0, 60, 10)])
+    bench.batcher.work()
+    assert bench.batcher.counts()[:2] == (3, 4)  # a full batch, and one of the other length
+    bench.run()
+    assert set(bench.ends) == {*range(6), 10}
+    # 12 steps of full batches of two, and 4 of the long clip: no half-empty one.
+    assert bench.batcher.steps_taken == 16
+
+
 def test_the_nearest_end_goes_first(model):
     bench = Bench(model, rows=1)
     bench.batcher.submit([bench.item(0, 30, 1, deadline=9.0), bench.item(0, 60, 2, deadline=3.0)])
