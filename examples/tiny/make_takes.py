@@ -25,12 +25,7 @@ import torch
 from torch import Tensor
 
 from hymotion_ray.engine.evaluate.judgement import default_prompts, read_test_prompts
-from hymotion_ray.engine.train.batches import (
-    STRAIGHT_DEGREES_PER_SECOND,
-    canonical,
-    hip_heading,
-    vary,
-)
+from hymotion_ray.engine.train.batches import canonical, hip_heading, vary
 from hymotion_ray.engine.train.clips import TURNS, Track, build_tracks
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.motions import save_motion
@@ -43,10 +38,14 @@ FPS = 30
 LENGTHS = (60, 90, 120, 150, 150, 180, 240, 300, 360)
 SPEEDS = (0.9, 1.0, 1.1)
 PAUSES = (0.3, 0.8)
+STRAIGHT_DEGREES = 50
+"""A window goes straight whose hips, which swing with each step, stay in such a sector."""
 EASE = 12
 """Frames in which a clip eases back into its start."""
-NUM_CAPTIONS = 8
+NUM_CAPTIONS = 16
 """Captions of a take, drawn from its clip's."""
+TRIES = 60
+"""Windows looked at for one that turns as wanted."""
 Pose = tuple[Tensor, Tensor]
 """rot6d (L,22,6) and transl (L,3)."""
 
@@ -160,25 +159,38 @@ def takes_of_raw(
 
 
 def takes_of_tracks(tracks: Sequence[Track], per_clip: int, draw: random.Random) -> Iterable[Take]:
-    """Takes of DeepMimic clips; captions that speak of a turn only where the window turns so."""
+    """Takes of DeepMimic clips; captions that speak of a turn only where the window turns so.
+
+    Of a clip that turns here and there, as many windows go straight as turn either way: walks would
+    be known as turns otherwise.
+    """
     skeleton: Skeleton = generic_skeleton()
     for name in dict.fromkeys(track.clip for track in tracks):
         own = [track for track in tracks if track.clip == name][::2]  # not the mirrored ones
+        turns = [i for i in range(len(TURNS)) if own[0].captions[i]]
         for number in range(per_clip):
-            track = draw.choice(own)
-            length = min(max(draw.choice(LENGTHS), track.min_frames), len(track.features))
-            start = draw.randint(0, max(0, min(track.num_starts, len(track.features) - length)))
-            window = track.features[start : start + length]
-            facing = np.unwrap(hip_heading(window).double().numpy())
-            turned = np.degrees(facing[-1] - facing[0]) / (length / FPS)
-            turn = "left" if turned > 0 else "right"
-            if abs(turned) < STRAIGHT_DEGREES_PER_SECOND:
-                turn = "straight"
+            wanted = turns[number % len(turns)]
+            for _ in range(TRIES):
+                track = draw.choice(own)
+                length = min(max(draw.choice(LENGTHS), track.min_frames), len(track.features))
+                start = draw.randint(0, max(0, min(track.num_starts, len(track.features) - length)))
+                window = track.features[start : start + length]
+                turn = turn_of(window)
+                if turn == wanted or len(set(track.captions)) == 1:
+                    break
             x = canonical(window[None], hip_heading(window[:1]))[0]
             motion = Motion.from_rotations(
                 x[:, 3:135].unflatten(1, (22, 6)), x[:, :3], skeleton, FPS
             )
-            yield Take(f"{name}-{number}", motion, track.captions[TURNS.index(turn)])
+            yield Take(f"{name}-{number}", motion, track.captions[turn])
+
+
+def turn_of(window: Tensor) -> int:
+    """Which of TURNS a window of features takes."""
+    facing = np.unwrap(hip_heading(window).double().numpy())
+    if np.degrees(np.ptp(facing)) < STRAIGHT_DEGREES:
+        return TURNS.index("straight")
+    return TURNS.index("left" if facing[-1] > facing[0] else "right")
 
 
 def _safe(name: str) -> str:
@@ -189,7 +201,7 @@ def _safe(name: str) -> str:
 @click.option("--raw", required=True, help="Shards of the corpus.")
 @click.option("--deepmimic", required=True, type=click.Path(exists=True, file_okay=False))
 @click.option("--out", required=True, type=click.Path(path_type=Path))
-@click.option("--per-clip", default=8, show_default=True, help="Takes of each clip.")
+@click.option("--per-clip", default=12, show_default=True, help="Takes of each clip.")
 @click.option("--seed", default=0, show_default=True)
 def main(raw: str, deepmimic: str, out: Path, per_clip: int, seed: int) -> None:
     """Write takes and captions.csv to --out."""
