@@ -1,18 +1,25 @@
 """How much memory and time do sampling and training take, beside what the planner says?
 
     python benchmarks/bench_memory.py --out benchmarks/results/memory-h200-DATE.json
+    python benchmarks/bench_memory.py --parts capped --budget-s 230 --out FILE.json
     python benchmarks/bench_memory.py --device cpu --tiny --out FILE.json
 
 Full-size networks of random weights, a few Euler steps after a warm-up of the same shape; then
 every single-card preset under an allocator capped to that card; then training steps. One record a
 configuration, written at once; what fails is recorded and the rest goes on. Every second record is
 for `fit_planning.py` to fit, the others to check the fit. Record sizes are bytes.
+
+A preset's record says whether its largest cell `ran`, `ran degraded` (with fewer rows, halved after
+each out-of-memory, as a render's stage halves them) or ended `out of memory` with one row.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
+import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -142,10 +149,18 @@ class Book:
         self.document: dict[str, Any] = {**about, "skipped": [], "records": []}
         self._end = time.monotonic() + budget_s
 
+    def expect(self, kind: str, inputs: list[dict[str, Any]]) -> None:
+        """Write what is to come as skipped, which it stays where the process is ended before."""
+        self.document["skipped"] += [{"kind": kind, "inputs": one} for one in inputs]
+        self.save()
+
     def add(self, kind: str, inputs: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> None:
         """Measure one configuration, unless the time is up; an error becomes its record."""
+        skipped = {"kind": kind, "inputs": inputs}
+        if skipped not in self.document["skipped"]:
+            self.document["skipped"].append(skipped)
         if time.monotonic() > self._end:
-            self.document["skipped"].append({"kind": kind, "inputs": inputs})
+            self.save()
             return
         same = sum(record["kind"] == kind for record in self.document["records"])
         record = {"kind": kind, "half": ("fit", "check")[same % 2], "inputs": inputs}
@@ -155,6 +170,7 @@ class Book:
         except Exception as error:  # noqa: BLE001 - recorded, the rest goes on
             record["error"] = f"{type(error).__name__}: {error}"[:500]
         record["wall_s"] = round(time.monotonic() - start, 2)
+        self.document["skipped"].remove(skipped)
         self.document["records"].append(record)
         self.save()
         click.echo(json.dumps(record), err=True)
@@ -175,9 +191,9 @@ def measure_sampling(
     shape: Shape,
     meter: Meter,
     weights: int,
-    num_timed: int = 2,
+    num_timed: int = 3,
 ) -> dict[str, Any]:
-    """Peaks of a new sampler's first calls, seconds of a later one, and the planner's figures.
+    """Peaks of a new sampler's calls, median seconds of the later ones, and the planner's figures.
 
     `network` is as samplers use it and holds `weights` bytes.
     """
@@ -218,7 +234,8 @@ def measure_sampling(
             return time.perf_counter() - start
 
         first = call(lambda done, total: held.append(meter.held()))
-        seconds = min(call() for _ in range(num_timed))
+        timed = [call() for _ in range(num_timed)]
+    seconds = statistics.median(timed)
     found: dict[str, Any] = meter.read()
     other = before - weights if meter.is_gpu else -weights
     peak = found["peak_allocated"] - other
@@ -228,6 +245,7 @@ def measure_sampling(
         "activations": max(0, peak - max(held) + other),
         "total": max(peak, found["kept_reserved"] - other) + found.get("context", 0),
         "first_call_s": round(first, 4),
+        "timed_s": [round(one, 4) for one in timed],
         "seconds": round(seconds, 4),
         "clips_per_s": round(shape.rows / seconds, 3),
     }
@@ -255,7 +273,8 @@ def measure_sampling(
         precision=shape.precision,  # type: ignore[arg-type]
         text_rows=shape.text_rows,
     )
-    return {"predicted": _plain(predicted) | {"seconds": round(took, 4)}, "measured": found}
+    planned = {"seconds": round(took, 4), "clips_per_s": round(shape.rows / took, 3)}
+    return {"predicted": _plain(predicted) | planned, "measured": found}
 
 
 def _plain(memory: Any) -> dict[str, Any]:
@@ -270,8 +289,12 @@ def random_network(config: NetworkConfig, device: torch.device) -> MotionMMDiT:
     return network.requires_grad_(False).eval()
 
 
+CAPPED_STEPS = 20
+"""Enough for the windows of text rows to turn over several times, as in a whole clip's steps."""
+
+
 def capped_cards(model: str, config: NetworkConfig) -> Iterator[tuple[Shape, dict[str, Any]]]:
-    """The largest cell that each card's preset allows, and the preset."""
+    """The largest cell that each card's preset allows, and the preset; the smallest card first."""
     for gb in CARD_GB if model == "1.0" else CARD_GB[:5]:
         preset = card_preset(gb, config)
         shape = Shape(
@@ -280,26 +303,51 @@ def capped_cards(model: str, config: NetworkConfig) -> Iterator[tuple[Shape, dic
             num_frames=preset.max_frames,
             num_tokens=preset.max_tokens,
             window_mib=preset.window_bytes // MIB,
-            num_steps=2,
+            num_steps=CAPPED_STEPS,
         )
         yield shape, {"card_gb": gb, **dataclasses.asdict(preset)}
 
 
 def measure_capped(
-    preset: dict[str, Any], meter: Meter, measure: Callable[[], dict[str, Any]]
+    shape: Shape,
+    preset: dict[str, Any],
+    meter: Meter,
+    measure: Callable[[Shape], dict[str, Any]],
 ) -> dict[str, Any]:
-    """The preset's largest cell with torch's allocator held to what the card leaves it."""
-    room = preset["sampler_bytes"]
+    """`shape`, or what of it fits, with torch's allocator held to what the card leaves it.
+
+    `cap_bytes` is what the allocator may take, None where there is none; `ratio` is the planner's
+    figure over the measured one.
+    """
+    cap = None
     if meter.is_gpu:
         # Whatever CUDA's context takes is not torch's, here as on that card.
         context = int(fitted().memory.context_gib * GIB)
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (room - context) / total))
+        cap = min(total, preset["sampler_bytes"] - context)
+        torch.cuda.set_per_process_memory_fraction(cap / total)
+    found: dict[str, Any] = {"cap_bytes": cap, "ran_out": []}
     try:
-        return measure()
+        while "measured" not in found:
+            try:
+                found |= measure(shape)
+            except torch.OutOfMemoryError as error:
+                found["ran_out"].append({"rows": shape.rows, "error": str(error)[:300]})
+            if "measured" in found or shape.rows == 1:
+                break
+            shape = dataclasses.replace(shape, rows=shape.rows // 2)
     finally:
         if meter.is_gpu:
             torch.cuda.set_per_process_memory_fraction(1.0)
+    if "measured" not in found:
+        return {"verdict": "out of memory", **found}
+    planned, measured = found["predicted"], found["measured"]
+    ratio = {
+        "memory": round(planned["total"] / measured["total"], 3),
+        "clips_per_s": round(planned["clips_per_s"] / measured["clips_per_s"], 3),
+    }
+    verdict = "ran degraded" if found["ran_out"] else "ran"
+    return {"verdict": verdict, "rows": shape.rows, **found, "ratio": ratio}
 
 
 def measure_training(
@@ -381,13 +429,13 @@ def main(
         "schema": 1,
         "device": torch.cuda.get_device_name() if meter.is_gpu else "cpu",
         "tiny": tiny,
-        "command": "python benchmarks/bench_memory.py",
+        "command": shlex.join(["python", "benchmarks/bench_memory.py", *sys.argv[1:]]),
         "commit": commit_name or commit(),
         "versions": {"torch": torch.__version__, "cuda": torch.version.cuda},
     }
     book = Book(out, about, budget_s)
     wanted = parts.split(",")
-    for model in ("1.0", "lite"):
+    for model in ("1.0", "lite") if {"sampling", "capped"} & set(wanted) else ():
         run_samplers(book, meter, model, tiny, wanted)
     if "training" in wanted:
         run_training(book, meter, tiny)
@@ -406,6 +454,8 @@ def run_samplers(book: Book, meter: Meter, model: str, is_tiny: bool, parts: lis
     empty = meter.held()
     network = random_network(config, meter.device)
     for precision, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
+        if precision == "float32" and "sampling" not in parts:
+            continue
         network = network.to(dtype)
         used = fused_or_plain(network)
         meter.start()
@@ -417,16 +467,25 @@ def run_samplers(book: Book, meter: Meter, model: str, is_tiny: bool, parts: lis
                     shape, rows=min(shape.rows, 4), num_steps=2, text_rows=8
                 )
             book.add("sampling", dataclasses.asdict(shape), partial(measure, shape))
-        if precision == "float32" or "capped" not in parts:
-            continue
-        for shape, preset in capped_cards(model, config):
-            if is_tiny:
-                shape = dataclasses.replace(
-                    shape, rows=min(shape.rows, 2), num_steps=1, text_rows=8
-                )
-            inputs = dataclasses.asdict(shape) | {"preset": preset}
-            largest = partial(measure, shape, num_timed=1)
-            book.add("capped", inputs, partial(measure_capped, preset, meter, largest))
+        if precision == "bfloat16" and "capped" in parts:
+            run_capped(book, meter, list(capped_cards(model, config)), measure, is_tiny)
+
+
+def run_capped(
+    book: Book,
+    meter: Meter,
+    cards: list[tuple[Shape, dict[str, Any]]],
+    measure: Callable[[Shape], dict[str, Any]],
+    is_tiny: bool,
+) -> None:
+    """Records of one model's presets."""
+    if is_tiny:
+        small = {"rows": 2, "num_steps": 2, "text_rows": 8}
+        cards = [(dataclasses.replace(shape, **small), preset) for shape, preset in cards]
+    inputs = [dataclasses.asdict(shape) | {"preset": preset} for shape, preset in cards]
+    book.expect("capped", inputs)
+    for one, (shape, preset) in zip(inputs, cards, strict=True):
+        book.add("capped", one, partial(measure_capped, shape, preset, meter, measure))
 
 
 def _parameter_bytes(network: MotionMMDiT) -> int:

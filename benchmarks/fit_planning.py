@@ -288,8 +288,8 @@ def _card_rows(document: dict[str, Any]) -> list[str]:
             continue
         given, preset = r["inputs"], r["inputs"]["preset"]
         cell = f"{given['rows']} x {given['num_frames']} x {given['num_tokens']}"
-        took = "-" if "error" in r else f"{_total(r) / GIB:.2f}"
-        ran = r.get("error", "yes")
+        took = f"{_total(r) / GIB:.2f}" if "measured" in r else "-"
+        ran = r.get("error", r.get("verdict", "yes"))
         room = f"{preset['sampler_bytes'] / GIB:.2f}"
         lines.append(f"| {preset['name']} | {given['model']} | {cell} | {room} | {took} | {ran} |")
     return lines if len(lines) > 2 else []
