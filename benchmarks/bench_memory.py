@@ -269,7 +269,7 @@ def measure_sampling(
         num_tokens=shape.num_tokens,
         seeds=shape.seeds,
         evaluations=shape.num_steps,
-        guidance=shape.guidance,
+        null_evaluations=None if shape.guidance else 0,
         precision=shape.precision,  # type: ignore[arg-type]
         text_rows=shape.text_rows,
     )

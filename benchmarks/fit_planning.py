@@ -133,7 +133,7 @@ def _seconds(record: Record, tiny: bool, speed: Speed) -> float:
         num_tokens=given["num_tokens"],
         seeds=given["seeds"],
         evaluations=given["num_steps"],
-        guidance=given["guidance"],
+        null_evaluations=None if given["guidance"] else 0,
         precision=given["precision"],
         constants=speed,
         text_rows=given["text_rows"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hymotion_ray.cli_options import Command, print_json
+from hymotion_ray.cli_options import Command, number_pair, print_json
 from hymotion_ray.errors import ConfigError, InputError
 
 
@@ -23,6 +23,29 @@ from hymotion_ray.errors import ConfigError, InputError
 @click.option("--duration", "duration_s", type=float, default=5.0, help="Seconds a clip.")
 @click.option("--seeds", type=int, default=1, help="Clips of one prompt.")
 @click.option("--steps", "num_steps", type=int, default=50, help="Solver steps.")
+@click.option("--guidance", "guidance_scale", type=float, default=5.0, help="Guidance.")
+@click.option(
+    "--method", type=click.Choice(["euler", "midpoint", "rk4"]), default="euler", help="Solver."
+)
+@click.option(
+    "--guidance-interval",
+    metavar="FIRST,LAST",
+    callback=number_pair,
+    default="0,1",
+    help="Approximate: guidance only for t from FIRST to LAST, within 0 to 1.",
+)
+@click.option(
+    "--null-every",
+    type=int,
+    default=1,
+    help="Approximate: guidance anew only in every so many-th step, kept between.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16", "float8"]),
+    default="auto",
+    help="Number format of the network; auto: the best each card has; float8: approximate.",
+)
 @click.option("--train", is_flag=True, help="Plan training on the clips, each once, not rendering.")
 @click.option("--spot", is_flag=True, help="Reckon with spot machines.")
 @click.option("--price", "prices", multiple=True, help="KIND=USD an hour of a card of your own.")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from hymotion_ray.config.network import NetworkConfig
+from hymotion_ray.config.sampling import Precision as AskedPrecision
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.planning.catalogue import Gpu
 from hymotion_ray.planning.memory import (
@@ -47,6 +48,26 @@ class Workload:
     seeds: int
     evaluations: int
     """Of the network a clip: steps times the solver's stages."""
+    null_evaluations: int | None = None
+    """As `sampling_seconds` takes them."""
+    precision: AskedPrecision = "auto"
+    """As `render` takes it."""
+
+    def precision_on(self, gpu: Gpu) -> Precision:
+        """What samplers hold their weights in on this card.
+
+        Raises `ConfigError` for a format that its matrix units lack.
+        """
+        least = {"float8": (8, 9), "bfloat16": (8, 0)}.get(self.precision, (0, 0))
+        if gpu.capability < least:
+            raise ConfigError(
+                f"precision is {self.precision!r}, and {gpu.name} has compute capability "
+                f"{gpu.capability[0]}.{gpu.capability[1]}; allowed: cards from {least[0]}."
+                f"{least[1]} on, or precision auto"
+            )
+        if self.precision == "auto" or self.precision == "float8":
+            return sampling_precision(gpu)
+        return self.precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +196,9 @@ def _group(gpu: Gpu, number: int, work: Workload, taken: int, share: float) -> l
                 num_tokens=work.num_tokens,
                 seeds=min(work.seeds, rows),
                 evaluations=work.evaluations,
-                precision=sampling_precision(gpu),
+                null_evaluations=work.null_evaluations,
+                precision=work.precision_on(gpu),
+                float8=work.precision == "float8",
             )
             return [
                 Samplers(
@@ -198,7 +221,8 @@ def sampler_memory(gpu: Gpu, work: Workload, rows: int, card_bytes: int) -> Memo
         num_frames=work.num_frames,
         num_tokens=work.num_tokens,
         seeds=min(work.seeds, rows),
-        precision=sampling_precision(gpu),
+        guidance=work.null_evaluations != 0,
+        precision=work.precision_on(gpu),
         card_bytes=card_bytes,
     )
 

@@ -15,9 +15,11 @@ from typing import Any
 
 from hymotion_ray.config.fields import require
 from hymotion_ray.config.network import NetworkConfig
+from hymotion_ray.config.sampling import FLOAT8_WORDS, Method, Precision, SamplingConfig
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.planning.carried import SCHEMA, shape_of
 from hymotion_ray.planning.catalogue import Catalogue, Machine
+from hymotion_ray.planning.evaluations import null_evaluations, text_evaluations
 from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.placement import Arrangement, Workload, arrange
 from hymotion_ray.planning.tables import memory_table, placement_table, reasons, settings
@@ -42,6 +44,11 @@ class Request:
     duration_s: float = 5.0
     seeds: int = 1
     num_steps: int = 50
+    guidance_scale: float = 5.0
+    method: Method = "euler"
+    guidance_interval: tuple[float, float] = (0.0, 1.0)
+    null_every: int = 1
+    precision: Precision = "auto"
     spot: bool = False
     prices: Mapping[str, float] = field(default_factory=dict)
     """USD an hour of one GPU of a kind, instead of the catalogue's."""
@@ -53,6 +60,25 @@ class Request:
             0 < self.duration_s <= 12, "duration", self.duration_s, "above 0, at most 12 seconds"
         )
         require(1 <= self.num_steps <= 1000, "steps", self.num_steps, "1 to 1000")
+        _ = self.sampling
+
+    @property
+    def sampling(self) -> SamplingConfig:
+        """How clips are sampled; `ConfigError` for what is not allowed."""
+        return SamplingConfig(
+            num_steps=self.num_steps,
+            guidance_scale=self.guidance_scale,
+            method=self.method,
+            guidance_interval=self.guidance_interval,
+            null_every=self.null_every,
+        )
+
+    @property
+    def shortcuts(self) -> tuple[str, ...]:
+        """What makes the clips approximate, in words; () when nothing does."""
+        found = [f"{self.method} solver"] if self.method != "euler" else []
+        found += self.sampling.shortcuts
+        return (*found, *([FLOAT8_WORDS] if self.precision == "float8" else []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +112,7 @@ class Plan:
             "hours": round(self.hours, 5),
             "start_s": START_S,
             "cost": dict(self.cost),
-            "reasons": reasons(self.arrangement, self.others),
+            "reasons": self._reasons(),
             "alternatives": [dict(a) for a in self.alternatives],
             "sources": {
                 "memory": "computed from shapes and constants; these from "
@@ -97,6 +123,15 @@ class Plan:
                 "cost": f"public prices of the catalogue of {self.catalogue_date}",
             },
         }
+
+    def _reasons(self) -> list[str]:
+        words = reasons(self.arrangement, self.others)
+        if self.request.shortcuts:
+            words.append(
+                f"reckoned with {'; '.join(self.request.shortcuts)}: render needs the same flags, "
+                "which a plan's settings do not bring"
+            )
+        return words
 
 
 def parse_gpus(text: str, catalogue: Catalogue) -> dict[str, int]:
@@ -189,7 +224,9 @@ def workload(request: Request) -> Workload:
         num_frames=max(20, round(30 * request.duration_s)),
         num_tokens=NUM_TOKENS,
         seeds=request.seeds,
-        evaluations=request.num_steps,
+        evaluations=text_evaluations(request.sampling),
+        null_evaluations=null_evaluations(request.sampling),
+        precision=request.precision,
     )
 
 

@@ -17,6 +17,9 @@ from hymotion_ray.planning.memory import Precision
 
 _PRODUCT_SHARE = 785 / 989
 """Of the data sheet's peak, what an 8192^3 bf16 product reached."""
+_FLOAT8_TIME = 0.732
+"""Of the motion half's time, what it takes with its products in float8: 16.78 clips/s against 12.63
+in bf16 (`h200-2026-12-01-approximate.json`), the text half's time as it was."""
 _ENCODER_FLOPS = 2 * 6.95e9 * 40
 """Of one prompt: 6.95 B weights of Qwen3-8B's blocks, 40 tokens after the shared prefix."""
 _ENCODER_SHARE = 418 * _ENCODER_FLOPS / 785e12
@@ -35,15 +38,15 @@ def clip_flops(
     num_tokens: int,
     seeds: int,
     evaluations: int,
-    guidance: bool = True,
-    text_factor: float = 1.0,
+    null_evaluations: int | None = None,
 ) -> float:
     """Operations of one clip: its motion rows of all evaluations, its share of a text row.
 
-    An operation of the text half counts `text_factor` times.
+    `null_evaluations` are of the null branch; None: as many as `evaluations`.
     """
-    motion = (1 + guidance) * motion_flops(config, 1, num_frames, num_tokens)
-    return evaluations * (motion + text_factor * text_flops(config, 1, num_tokens) / seeds)
+    null = evaluations if null_evaluations is None else null_evaluations
+    motion = (evaluations + null) * motion_flops(config, 1, num_frames, num_tokens)
+    return motion + evaluations * text_flops(config, 1, num_tokens) / seeds
 
 
 def sampling_seconds(
@@ -55,18 +58,23 @@ def sampling_seconds(
     num_tokens: int,
     seeds: int = 1,
     evaluations: int = 50,
-    guidance: bool = True,
+    null_evaluations: int | None = None,
     precision: Precision = "bfloat16",
+    float8: bool = False,
     constants: Speed | None = None,
     text_rows: int = GPU_TEXT_ROWS,
 ) -> float:
     """Seconds of `rows` clips computed at once on a card of their own.
 
-    `evaluations` of the network a clip; `constants` (None: the fitted ones); `text_rows` are
-    computed a call of the text half.
+    `evaluations` of the text branch a clip; `null_evaluations` of the null branch in calls of their
+    own (None: as many, each in one call with the text's; `planning.evaluations` counts both);
+    `float8`: with the products of the motion half in it; `constants` (None: the fitted ones);
+    `text_rows` are computed a call of the text half.
     """
     fit = constants or fitted().speed
-    motion = (1 + guidance) * motion_flops(config, rows, num_frames, num_tokens)
+    null = evaluations if null_evaluations is None else null_evaluations
+    starts = evaluations + (null_evaluations or 0)
+    motion = (evaluations + null) * motion_flops(config, rows, num_frames, num_tokens)
     # A text call always computes all its rows, the last one of a group's among them.
     calls = -(-evaluations * -(-rows // seeds) // text_rows)
     text = calls * text_flops(config, text_rows, num_tokens)
@@ -74,7 +82,7 @@ def sampling_seconds(
     a_flop = slower * (1 / product_rate(gpu) + fit.bytes_a_flop / (gpu.bandwidth_gb_s * 1e9))
     return (
         rows * fit.clip_s
-        + max(a_flop * evaluations * motion, evaluations * fit.launch_s)
+        + max(a_flop * motion * (_FLOAT8_TIME if float8 else 1.0), starts * fit.launch_s)
         + max(a_flop * fit.text_factor * text, calls * fit.text_launch_s)
     )
 
@@ -88,9 +96,11 @@ def sampling_rate(
     num_tokens: int,
     seeds: int = 1,
     evaluations: int = 50,
+    null_evaluations: int | None = None,
     precision: Precision = "bfloat16",
+    float8: bool = False,
 ) -> float:
-    """Clips a second of one sampler that has the card to itself; `evaluations` of the network."""
+    """Clips a second of one sampler that has the card to itself; as `sampling_seconds`."""
     return rows / sampling_seconds(
         config,
         gpu,
@@ -99,7 +109,9 @@ def sampling_rate(
         num_tokens=num_tokens,
         seeds=seeds,
         evaluations=evaluations,
+        null_evaluations=null_evaluations,
         precision=precision,
+        float8=float8,
     )
 
 

@@ -22,7 +22,6 @@ from hymotion_ray.planning.placement import (
     ROWS,
     Workload,
     sampler_memory,
-    sampling_precision,
 )
 from hymotion_ray.planning.plan import START_S, Request, make_plan, workload
 from hymotion_ray.planning.speed import encoding_rate, sampling_seconds
@@ -59,6 +58,11 @@ def layout_plan(layout: PublicLayout, request: Request, catalogue: Catalogue) ->
 def _reckon_split(document: dict[str, Any], split: SplitConfig, gpu: Gpu, request: Request) -> None:
     """Put the samplers' groups in place of samplers of one card each."""
     work, size = workload(request), split.size
+    if work.precision == "float8":
+        raise ConfigError(
+            "precision is 'float8' with a layout that splits samplers, which do not have it; "
+            "allowed: another precision, or --gpus in place of --layout"
+        )
     groups = request.gpus[gpu.name] // size
     encoder = encoder_memory()
     share = encoder.total / (gpu.memory_bytes * MARGIN)
@@ -160,7 +164,8 @@ def group_seconds(gpu: Gpu, work: Workload, split: SplitConfig, rows: int) -> fl
         num_tokens=work.num_tokens,
         seeds=min(work.seeds, rows),
         evaluations=work.evaluations,
-        precision=sampling_precision(gpu),
+        null_evaluations=work.null_evaluations,
+        precision=work.precision_on(gpu),
     )
     network, size = work.network, split.size
     residual = 2 * rows * work.num_frames * network.feat_dim * 2

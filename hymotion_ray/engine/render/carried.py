@@ -25,6 +25,7 @@ from hymotion_ray.errors import ConfigError
 from hymotion_ray.formats.prompts import PromptRow
 from hymotion_ray.planning.carried import Expected, PlanFile, read_plan
 from hymotion_ray.planning.catalogue import Gpu, load_catalogue
+from hymotion_ray.planning.evaluations import null_evaluations, text_evaluations
 from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.memory import GIB, Precision, sampling_memory
 from hymotion_ray.planning.placement import sampling_precision
@@ -116,13 +117,12 @@ def expected_of(
     for num_frames, num_tokens, number in histogram:
         cells[grid.cell(num_frames, num_tokens, model.config.train_frames)] += number
     network = model.config.network
-    stages = {"euler": 1, "midpoint": 2, "rk4": 4}[model.sampling.method]
     work = _Work(
         network=network,
         cells=cells,
         seeds=max(1, config.best_of * (len(config.seed_list) or config.num_seeds)),
-        evaluations=stages * model.sampling.num_steps,
-        guidance=model.sampling.guidance_scale != 1.0,
+        evaluations=text_evaluations(model.sampling),
+        null_evaluations=null_evaluations(model.sampling),
     )
     num_processes = num_samplers * (config.split.size if config.split else 1)
     if not placement.uses_gpus:
@@ -161,7 +161,7 @@ class _Work:
     cells: Cells
     seeds: int
     evaluations: int
-    guidance: bool
+    null_evaluations: int | None
 
     def cpu_seconds(self, cores: float) -> float:
         """On so many cores, each clip with its share of its prompt's text."""
@@ -173,7 +173,7 @@ class _Work:
                 num_tokens=cell.tokens,
                 seeds=min(self.seeds, cell.rows),
                 evaluations=self.evaluations,
-                guidance=self.guidance,
+                null_evaluations=self.null_evaluations,
             )
             for cell, number in self.cells.items()
         )
@@ -191,8 +191,9 @@ class _Work:
                 num_tokens=cell.tokens,
                 seeds=min(self.seeds, cell.rows),
                 evaluations=self.evaluations,
-                guidance=self.guidance,
+                null_evaluations=self.null_evaluations,
                 precision=_precision(gpu, config),
+                float8=config.precision == "float8",
             )
             for cell, number in self.cells.items()
         )
@@ -207,7 +208,7 @@ class _Work:
                 num_tokens=cell.tokens,
                 seeds=min(self.seeds, cell.rows),
                 num_steps=self.evaluations,
-                guidance=self.guidance,
+                guidance=self.null_evaluations != 0,
                 precision=_precision(gpu, config),
                 card_bytes=gpu.memory_bytes,
             )
@@ -219,7 +220,7 @@ class _Work:
 
 
 def _precision(gpu: Gpu, config: RenderConfig) -> Precision:
-    # float8 is reckoned as the format of what surrounds its products.
+    # What surrounds float8's products is in the format of auto.
     if config.precision == "auto" or config.precision == "float8":
         return sampling_precision(gpu)
     return config.precision

@@ -22,6 +22,7 @@ from hymotion_ray.formats.models.checkpoint import read_model
 from hymotion_ray.formats.models.locate import model_folder
 from hymotion_ray.planning.carried import Expected, PlanFile
 from hymotion_ray.planning.catalogue import load_catalogue
+from hymotion_ray.planning.evaluations import null_evaluations, text_evaluations
 from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.memory import GIB, sampling_memory
 from hymotion_ray.planning.placement import ROWS, sampling_precision
@@ -73,7 +74,8 @@ def expected_serving(
             num_frames=_FRAMES,
             num_tokens=_TOKENS,
             seeds=1,
-            evaluations=model.sampling.num_steps,
+            evaluations=text_evaluations(model.sampling),
+            null_evaluations=null_evaluations(model.sampling),
         )
         rate = pool.threads * fitted().speed.cpu_core_flops / flops
         return Expected(source="made by this run, for CPUs", clips_per_s=rate, start_s=0.0)
@@ -100,7 +102,8 @@ def expected_serving(
             rows=rows,
             num_frames=_FRAMES,
             num_tokens=_TOKENS,
-            evaluations=model.sampling.num_steps,
+            evaluations=text_evaluations(model.sampling),
+            null_evaluations=null_evaluations(model.sampling),
             precision=precision,
         ),
         start_s=0.0,
