@@ -43,7 +43,7 @@ from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.fitted import fitted
 from hymotion_ray.planning.memory import GIB, sampling_memory
 from hymotion_ray.planning.presets import CARD_GB, card_preset
-from hymotion_ray.planning.speed import sampling_seconds, training_rate
+from hymotion_ray.planning.speed import sampling_seconds, training_seconds
 from hymotion_ray.planning.training_memory import training_memory
 
 MIB = 2**20
@@ -404,11 +404,15 @@ def measure_training(
     predicted = training_memory(
         config, switches, rows=rows, num_frames=num_frames, num_tokens=num_tokens
     )
-    rate = training_rate(
-        config, load_catalogue().gpu("H200"), num_frames=num_frames, num_tokens=num_tokens
+    seconds_planned = training_seconds(
+        config,
+        load_catalogue().gpu("H200"),
+        switches,
+        rows=rows,
+        num_frames=num_frames,
+        num_tokens=num_tokens,
     )
-    again = 4 / 3 if switches.gradient_checkpointing else 1.0
-    took = {"seconds": round(again * rows / rate, 4)}
+    took = {"seconds": round(seconds_planned, 4)}
     return {"predicted": _plain(predicted) | took, "measured": found}
 
 

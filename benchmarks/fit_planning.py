@@ -26,7 +26,7 @@ from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.planning.catalogue import load_catalogue
 from hymotion_ray.planning.fitted import Fitted, SamplingMemory, Speed, fitted
 from hymotion_ray.planning.memory import GIB, MOTION_PHASE, TEXT_PHASE, sampling_terms
-from hymotion_ray.planning.speed import sampling_seconds, training_rate
+from hymotion_ray.planning.speed import sampling_seconds, training_seconds
 from hymotion_ray.planning.training_memory import training_memory
 
 from bench_memory import network_of  # isort: skip
@@ -63,7 +63,8 @@ def fit(document: dict[str, Any], source: str) -> Fitted:
     if training:
         spare = [r["measured"]["activations"] - _training_peak(r, tiny) for r in training]
         kept = dataclasses.replace(kept, spare_gib=float(f"{np.median(spare) / GIB:.3g}"))
-        speed = dataclasses.replace(speed, training_share=_training_share(training, speed, tiny))
+        names = ["training_share", "training_launch_s", "training_recomputed"]
+        speed = _fitted_to(training, speed, names, lambda r, s: _training_seconds(r, tiny, s))
     return Fitted(memory=memory, training=kept, speed=speed)
 
 
@@ -91,6 +92,17 @@ def _linear(
 def _fit_speed(records: Sequence[Record], start: Speed, tiny: bool, source: str) -> Speed:
     names = ["bytes_a_flop", "text_factor", "launch_s", "text_launch_s"]
     names += ["clip_s", "float32_factor"]
+    found = _fitted_to(records, start, names, lambda r, s: _seconds(r, tiny, s))
+    return dataclasses.replace(found, source=f"{source} and text_encoder_h200.jsonl")
+
+
+def _fitted_to(
+    records: Sequence[Record],
+    start: Speed,
+    names: Sequence[str],
+    predict: Callable[[Record, Speed], float],
+) -> Speed:
+    """`start` with the constants `names` by relative error of `records`' seconds."""
     first = np.log([max(float(getattr(start, n)), 1e-5) for n in names])
 
     def made(logs: np.ndarray) -> Speed:
@@ -98,29 +110,25 @@ def _fit_speed(records: Sequence[Record], start: Speed, tiny: bool, source: str)
 
     def errors(logs: np.ndarray) -> np.ndarray:
         speed = made(logs)
-        relative = [_seconds(r, tiny, speed) / r["measured"]["seconds"] - 1 for r in records]
+        relative = [predict(r, speed) / r["measured"]["seconds"] - 1 for r in records]
         return np.concatenate([relative, 0.02 * (logs - first)])
 
     found = made(least_squares(errors, first, loss="soft_l1").x)
     rounded = {n: float(f"{getattr(found, n):.4g}") for n in names}
-    return dataclasses.replace(start, **rounded, source=f"{source} and text_encoder_h200.jsonl")
+    return dataclasses.replace(start, **rounded)
 
 
-def _training_share(records: Sequence[Record], speed: Speed, tiny: bool) -> float:
-    ratios = [_training_seconds(r, tiny) / r["measured"]["seconds"] for r in records]
-    return float(f"{fitted().speed.training_share * float(np.median(ratios)):.4g}")
-
-
-def _training_seconds(record: Record, tiny: bool) -> float:
+def _training_seconds(record: Record, tiny: bool, speed: Speed) -> float:
     given = record["inputs"]
-    rate = training_rate(
+    return training_seconds(
         network_of(given["model"], tiny),
         load_catalogue().gpu("H200"),
+        ParallelConfig(gradient_checkpointing=bool(given.get("gradient_checkpointing"))),
+        rows=given["rows"],
         num_frames=given["num_frames"],
         num_tokens=given["num_tokens"],
+        constants=speed,
     )
-    again = 4 / 3 if given.get("gradient_checkpointing") else 1.0
-    return again * float(given["rows"]) / rate
 
 
 def _seconds(record: Record, tiny: bool, speed: Speed) -> float:
@@ -252,8 +260,7 @@ def _training_error(record: Record, tiny: bool, constants: Fitted) -> float:
 
 
 def _training_time_error(record: Record, tiny: bool, speed: Speed) -> float:
-    scale = fitted().speed.training_share / speed.training_share
-    return scale * _training_seconds(record, tiny) / float(record["measured"]["seconds"]) - 1
+    return _training_seconds(record, tiny, speed) / float(record["measured"]["seconds"]) - 1
 
 
 def _sampling_rows(document: dict[str, Any], constants: Fitted) -> list[str]:

@@ -11,8 +11,17 @@ from hymotion_ray.errors import ClusterError
 from hymotion_ray.planning.carried import PlanFile
 from hymotion_ray.planning.catalogue import Catalogue, load_catalogue
 
-START_S = 15.0
-"""Of processes and weights on machines that run already: a usual figure."""
+_PROCESSES_S = 4.4
+"""Until a sampler of `tiny` is ready, from where the job begins: measured on 2 CPU cores."""
+_LOADED_A_S = 1.7e9
+"""Bytes of weights a second: what is left of the 15.6 s that a render of 4,000 clips took more than
+its clips on an H200 (benchmarks' README: 15.9 and 15.0 clips/s), over 9.3 B numbers of 16 bits.
+Files were in the host's memory; from a disk of half that rate it takes twice as long."""
+
+
+def start_seconds(num_weights: int) -> float:
+    """Until a render begins with its clips: processes, then weights of so many numbers."""
+    return _PROCESSES_S + 2 * num_weights / _LOADED_A_S
 
 
 def require_cluster(plan: PlanFile, cluster: ClusterInfo, cards: Sequence[Card]) -> None:

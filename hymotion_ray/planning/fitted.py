@@ -85,7 +85,17 @@ class Speed:
     float32_factor: float
     """How much slower products are in float32."""
     training_share: float
-    """Of the product rate, in training."""
+    """Of the product rate, in a training pass of blocks as they are."""
+    training_share_compiled: float
+    """The same of compiled blocks; not fitted: 276 and 305 clips/s of the benchmarks'
+    README."""
+    training_launch_s: float
+    """Least seconds of a layer in a pass, forward and backward: the start of its kernels."""
+    training_launch_graphed_s: float
+    """The same of a pass that is replayed; not fitted, from the run of `tiny` in the benchmarks'
+    README: 22 ms a step of 6 layers, 28 % of it waiting for data."""
+    training_recomputed: float
+    """How much longer a pass takes whose forward is computed again for its backward."""
     cpu_core_flops: float
     """Operations a second of one core in float32; measured on one of 2 shared cores."""
 

@@ -208,8 +208,9 @@ def make_training_plan(request: Request, catalogue: Catalogue) -> dict[str, Any]
         "alternatives": [],
         "sources": {
             "memory": f"computed from shapes and constants; these {fitted().training.source}",
-            "clips_per_s": f"computed: {fitted().speed.training_share:.0%} of the product rate, as "
-            "measured on an H200, scaled by data-sheet figures; perfect scaling assumed",
+            "clips_per_s": f"computed: {fitted().speed.training_share:.0%} of the product rate, at "
+            f"least {1000 * fitted().speed.training_launch_s:.1f} ms a layer, as measured "
+            "on an H200, scaled by data-sheet figures; perfect scaling assumed",
             "hours": f"computed: each clip once; {START_S} s of start-up included",
             "cost": f"public prices of the catalogue of {catalogue.date}",
         },

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from hymotion_ray.config.grid import GPU_TEXT_ROWS
 from hymotion_ray.config.network import NetworkConfig
+from hymotion_ray.config.parallel import ParallelConfig
 from hymotion_ray.planning.catalogue import Gpu
 from hymotion_ray.planning.fitted import Speed, fitted
 from hymotion_ray.planning.flops import motion_flops, text_flops
@@ -120,7 +121,25 @@ def encoding_rate(gpu: Gpu) -> float:
     return product_rate(gpu) * _ENCODER_SHARE / _ENCODER_FLOPS
 
 
-def training_rate(config: NetworkConfig, gpu: Gpu, *, num_frames: int, num_tokens: int) -> float:
-    """Clips a second of one card: forward and twice that backward, products counted in full."""
-    forward = motion_flops(config, 1, num_frames, num_tokens) + text_flops(config, 1, num_tokens)
-    return product_rate(gpu) * fitted().speed.training_share / (3 * forward)
+def training_seconds(
+    config: NetworkConfig,
+    gpu: Gpu,
+    switches: ParallelConfig,
+    *,
+    rows: int,
+    num_frames: int,
+    num_tokens: int,
+    constants: Speed | None = None,
+) -> float:
+    """Seconds of a training pass of `rows` clips on one card: forward, and twice that backward.
+
+    Products are counted in full; small ones wait for their kernels' start, which is the host's and
+    the same whatever the card. `constants` None: the fitted ones.
+    """
+    fit = constants or fitted().speed
+    forward = motion_flops(config, rows, num_frames, num_tokens)
+    forward += text_flops(config, rows, num_tokens)
+    share = fit.training_share_compiled if switches.compile else fit.training_share
+    start = fit.training_launch_graphed_s if switches.cuda_graphs else fit.training_launch_s
+    again = fit.training_recomputed if switches.gradient_checkpointing else 1.0
+    return again * max(3 * forward / (product_rate(gpu) * share), start * config.num_layers)

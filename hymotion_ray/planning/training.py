@@ -15,14 +15,12 @@ from hymotion_ray.errors import ConfigError
 from hymotion_ray.planning.catalogue import Gpu
 from hymotion_ray.planning.memory import GIB, Memory
 from hymotion_ray.planning.placement import MARGIN
-from hymotion_ray.planning.speed import training_rate
+from hymotion_ray.planning.speed import training_seconds
 from hymotion_ray.planning.training_memory import training_memory
 
 ROWS = (32, 16, 8, 4, 2, 1)
 FRAMES, TOKENS = 360, 36
 LORA_RANK = 16
-_CHECKPOINTING_COST = 4 / 3
-"""A second forward pass beside the forward and the twice as dear backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +87,21 @@ def fits(network: NetworkConfig, gpu: Gpu, num_ranks: int) -> list[TrainingFit]:
                 num_ranks=num_ranks,
             )
             if memory.total <= MARGIN * gpu.memory_bytes:
-                rate = training_rate(network, gpu, num_frames=FRAMES, num_tokens=TOKENS)
-                slowdown = _CHECKPOINTING_COST if switches.checkpointing else 1.0
+                seconds = training_seconds(
+                    network,
+                    gpu,
+                    switches.config,
+                    rows=rows,
+                    num_frames=FRAMES,
+                    num_tokens=TOKENS,
+                )
                 found.append(
                     TrainingFit(
                         gpu=gpu,
                         switches=switches,
                         rows=rows,
                         memory=memory,
-                        clips_per_s=rate / slowdown,
+                        clips_per_s=rows / seconds,
                     )
                 )
                 break

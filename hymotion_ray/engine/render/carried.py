@@ -17,7 +17,7 @@ from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.config.render import RenderConfig
 from hymotion_ray.engine.cards import Card
 from hymotion_ray.engine.cluster import ClusterInfo
-from hymotion_ray.engine.plan_check import START_S, usd_per_hour
+from hymotion_ray.engine.plan_check import start_seconds, usd_per_hour
 from hymotion_ray.engine.render.model_info import ModelInfo
 from hymotion_ray.engine.render.placement import Placement
 from hymotion_ray.engine.render.preflight import sampler_bytes
@@ -125,12 +125,13 @@ def expected_of(
         null_evaluations=null_evaluations(model.sampling),
     )
     num_processes = num_samplers * (config.split.size if config.split else 1)
+    start_s = start_seconds(model.network_weights + model.encoder_weights)
     if not placement.uses_gpus:
         cores = max(1.0, min(num_processes * config.resources.cpu_threads, cluster.num_cpus))
         return Expected(
             source="made by this run, for CPUs",
             clips_per_s=cells.total() / work.cpu_seconds(cores),
-            start_s=START_S,
+            start_s=start_s,
             memory_gib=sampler_bytes(model.network_weights) / GIB,
         )
     catalogue = load_catalogue()
@@ -147,7 +148,7 @@ def expected_of(
     return Expected(
         source="made by this run" + (", what a split sends left out" if config.split else ""),
         clips_per_s=rate,
-        start_s=START_S,
+        start_s=start_s,
         memory_gib=max(work.gpu_bytes(gpu, config) for gpu in gpus) / GIB,
         usd_per_hour=usd_per_hour(cards, catalogue, config.resources.price_of),
     )

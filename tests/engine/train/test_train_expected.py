@@ -75,3 +75,24 @@ def test_cores_that_are_not_there_train_nothing() -> None:
 
     assert expected("8") == pytest.approx(8 * expected("1"))
     assert expected("16") == expected("8")
+
+
+def test_a_network_too_small_for_its_card_takes_its_kernels_start_and_its_readers() -> None:
+    given = ("parallel.precision=bfloat16", "parallel.cuda_graphs=true")
+    readers = ("input.reader=processes", "input.readers=12")
+    settings = config(
+        *given, *readers, preset="tiny", global_batch=64, micro_batch=64, num_workers="1"
+    )
+    network = dataclasses.replace(LITE, feat_dim=160, num_layers=6, num_heads=5)
+
+    def seconds(settings: TrainConfig) -> float:
+        expected = expected_training(settings, network, CLUSTER, [H200], uses_gpus=True)
+        assert expected is not None
+        beside = expected.beside(clips=12_000 * 64, seconds=316.8, memory_bytes=None)
+        return beside["seconds"]["predicted"]
+
+    assert seconds(settings) == pytest.approx(316.8, rel=0.15)
+    local = dataclasses.replace(settings.input, reader="local")
+    assert 200 < seconds(dataclasses.replace(settings, input=local)) < seconds(settings)
+    eager = dataclasses.replace(settings.parallel, cuda_graphs=False)
+    assert seconds(dataclasses.replace(settings, parallel=eager)) > seconds(settings)
