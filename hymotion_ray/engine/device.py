@@ -59,6 +59,15 @@ def torch_memory() -> tuple[int, int]:
     return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
 
+def device_bytes() -> int:
+    """Memory of this process's GPU that is its share; 0 without CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0
+    share = share_of_gpu()
+    return int((share or 1.0) * torch.cuda.get_device_properties(0).total_memory)
+
+
 def release_memory() -> None:
     """Give back what torch keeps of memory that nobody uses any more."""
     gc.collect()

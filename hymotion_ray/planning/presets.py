@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from hymotion_ray.config.grid import text_window_bytes
+from hymotion_ray.config.grid import GridCell, text_window_bytes
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.errors import ConfigError
 from hymotion_ray.planning.memory import (
@@ -117,6 +117,38 @@ def card_preset(
         f"a card of {gb} GB has about {usable:.1f} GiB, and one clip of {_FRAMES[-1] // 30} s takes"
         f" {needed:.1f}; allowed: a larger card, or the smaller model"
     )
+
+
+def smallest_preset(
+    network: NetworkConfig,
+    cell: GridCell,
+    *,
+    has_encoder: bool,
+    precision: Precision = "bfloat16",
+    above_bytes: int = 0,
+) -> CardPreset | None:
+    """The preset of the smallest card with more than `above_bytes` that holds clips of `cell`.
+
+    One at a time is enough. None where no card of a preset does.
+    """
+    for gb in CARD_GB:
+        if int(_USABLE * gb * GIB) <= above_bytes:
+            continue
+        try:
+            preset = card_preset(gb, network, has_encoder=has_encoder, precision=precision)
+        except ConfigError:
+            continue
+        needed = sampling_memory(
+            network,
+            rows=1,
+            num_frames=cell.frames,
+            num_tokens=cell.tokens,
+            precision=precision,
+            window_bytes=preset.window_bytes,
+        ).total
+        if cell.frames <= preset.max_frames and needed <= MARGIN * preset.sampler_bytes:
+            return preset
+    return None
 
 
 def _largest(

@@ -10,10 +10,15 @@ import pytest
 import torch
 
 import hymotion_ray as hm
+from hymotion_ray.config.grid import GridCell
+from hymotion_ray.config.releases import released_network
 from hymotion_ray.config.render import RenderConfig
+from hymotion_ray.config.split import SplitConfig
+from hymotion_ray.engine.render import sample as sample_module
 from hymotion_ray.engine.render.decode import DecodeStage
 from hymotion_ray.engine.render.encode import EncodeStage
 from hymotion_ray.engine.render.model_info import ModelInfo, default_grid
+from hymotion_ray.engine.render.nearest import card_that_fits, flags_that_fit
 from hymotion_ray.engine.render.sample import SampleStage
 from hymotion_ray.engine.stage import Chunk
 from hymotion_ray.engine.work_chunks import ITEMS
@@ -199,8 +204,44 @@ def test_the_weights_move_to_host_memory_when_one_row_is_too_many(
         raise torch.OutOfMemoryError("made up: no GPU here")
 
     monkeypatch.setattr(type(fresh._sampler), "sample", full)
-    with pytest.raises(SamplingError, match=r"out of memory with 1 clips at once.*larger card"):
+    words = r"out of memory with 1 clips at once.*host memory.*a card of 6 GB.*--preset card-6gb"
+    with pytest.raises(SamplingError, match=words):
         fresh(encoded)
+
+
+def test_weights_that_cannot_leave_the_device_fail_with_the_flags_that_let_them(
+    info: ModelInfo, stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, sample, _ = stages
+    encoded = encode(chunk_of(info, [[0], [0], [1]]))
+    fresh = SampleStage(sample.settings)
+    fresh.setup()
+    fresh.settings = dataclasses.replace(sample.settings, precision="float8")
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise torch.OutOfMemoryError("made up: no GPU here")
+
+    monkeypatch.setattr(type(fresh._sampler), "sample", full)
+    advice = r"leave out --precision float8.*--offload layers --rows 1"
+    with pytest.raises(SamplingError, match=advice) as failed:
+        fresh(encoded)
+    assert "with its weights in host memory" not in str(failed.value)
+    monkeypatch.setattr(sample_module, "load_model", full)
+    unloaded = SampleStage(fresh.settings)
+    with pytest.raises(SamplingError, match=r"the weights do not fit .*--offload layers --rows 1"):
+        unloaded.setup()
+
+
+def test_what_fits_is_named_by_its_flags(stages) -> None:
+    settings, full = stages[1].settings, released_network("1.0")
+    cell, own = GridCell(rows=1, frames=360, tokens=64), int(4.5 * 2**30)
+    named = card_that_fits(settings, full, cell, "bfloat16", own)
+    assert "a card of 6 GB or more with --preset card-6gb, ask for clips below 12 s" in named
+    named = card_that_fits(settings, full, cell, "bfloat16", 2 * own)
+    assert "--preset card-10gb" in named
+    assert card_that_fits(settings, full, cell, "bfloat16", 2**40).startswith("ask for clips below")
+    split = dataclasses.replace(settings, split=SplitConfig(way="heads", size=2))
+    assert "leave out --split heads:2 and take --offload layers --rows 1" in flags_that_fit(split)
 
 
 def test_offloaded_weights_give_the_same_bits(info: ModelInfo, stages) -> None:

@@ -13,6 +13,7 @@ from hymotion_ray.api import Model, load_model
 from hymotion_ray.config.grid import Grid
 from hymotion_ray.config.sampling import SamplingConfig
 from hymotion_ray.engine.device import (
+    device_bytes,
     device_name,
     device_of_this_process,
     release_memory,
@@ -20,6 +21,7 @@ from hymotion_ray.engine.device import (
 )
 from hymotion_ray.engine.offloaded import OffloadedModel
 from hymotion_ray.engine.pulse import beat
+from hymotion_ray.engine.render.nearest import card_that_fits, flags_that_fit
 from hymotion_ray.engine.render.settings import StageSettings
 from hymotion_ray.engine.sampler_group import SamplerGroup
 from hymotion_ray.engine.stage import Chunk
@@ -66,8 +68,12 @@ class SampleStage:
             try:
                 return load_model(settings.model, device=device, dtype=settings.precision)
             except torch.OutOfMemoryError:
-                if settings.exact or settings.precision == "float8":
+                if settings.exact:
                     raise
+                if settings.precision == "float8":
+                    advice = flags_that_fit(settings)
+                    text = f"the weights do not fit {device_name(device)}; {advice}"
+                    raise SamplingError(text) from None
         return OffloadedModel(settings.model, device, settings.precision)
 
     def _new_sampler(self, grid: Grid) -> Sampler | SamplerGroup:
@@ -187,7 +193,8 @@ class SampleStage:
                 if self.settings.exact:
                     raise
                 found = str(error)
-            self._take_less_memory(found)  # out of the handler, which keeps the failed call's own
+            # Out of the handler, which keeps the failed call's own.
+            self._take_less_memory(found, max(r.num_frames for r in rows), condition)
         grid = self._sampler.grid
         if grid.rows != self.settings.grid.rows:
             notes.append(
@@ -197,8 +204,11 @@ class SampleStage:
             notes.append("weights in host memory after out of memory")
         return latents
 
-    def _take_less_memory(self, found: str) -> None:
-        """Half the rows; with one left, the weights in host memory; `SamplingError` after that."""
+    def _take_less_memory(self, found: str, num_frames: int, condition: TextCondition) -> None:
+        """Half the rows; with one left, the weights in host memory; `SamplingError` after that.
+
+        Of clips of at most `num_frames`.
+        """
         assert self._sampler is not None
         grid, split = self._sampler.grid, self.settings.split
         may_offload = split is None and self.settings.precision != "float8"
@@ -214,12 +224,16 @@ class SampleStage:
             self._model = OffloadedModel(settings.model, device, settings.precision)
         else:
             self._sampler = self._new_sampler(grid)
-            raise SamplingError(
-                f"out of memory with {grid.rows} clips at once, the fewest, on {self._device}"
-                f"{'' if split else ' and with its weights in host memory'} ({found:.200}); render"
-                " on a larger card or on CPUs (--sampler-gpus 0), ask for shorter clips, or take"
-                " the smaller model; `hymotion-ray plan` says what fits"
-            )
+            where = f"with {grid.rows} clips at once, the fewest, on {self._device}"
+            if isinstance(self._model, OffloadedModel):
+                where += " and with its weights in host memory"
+                cell = grid.cell(num_frames, condition.context.shape[1], self._train_frames)
+                network, precision = self._model.config.network, self._model.precision
+                room = device_bytes()
+                advice = card_that_fits(self.settings, network, cell, precision, room)
+            else:
+                advice = flags_that_fit(self.settings)
+            raise SamplingError(f"out of memory {where} ({found:.200}); {advice}")
         release_memory()
         self._sampler = self._new_sampler(grid)
 

@@ -358,18 +358,15 @@ class Batcher:
             self.sampler.shelves.clear()
             torch.cuda.empty_cache()
         if self._rows == 1:
+            text = "one clip alone does not fit this device; ask for a shorter one"
             for item in run.items:
-                self._end(
-                    item,
-                    Outcome(code="out_of_memory", error="one clip alone does not fit this device"),
-                )
+                self._end(item, Outcome(code="out_of_memory", error=text))
             return
         self._rows //= 2
         self._max_live = max(2, self._max_live // 2)
-        for item in run.items:
-            item.clip = fresh(item.clip)
         with self._lock:
             for item in run.items:
+                item.clip = fresh(item.clip)
                 self._queue.push(item)
 
     def _isolate(self, run: _Run, error: Exception) -> None:
