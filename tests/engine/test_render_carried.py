@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from hymotion_ray.config.grid import Grid, GridCell
+from hymotion_ray.config.releases import released_network
 from hymotion_ray.config.render import RenderConfig, ResourceConfig
+from hymotion_ray.config.sampling import SamplingConfig
 from hymotion_ray.engine.cards import Card
 from hymotion_ray.engine.cluster import ClusterInfo
 from hymotion_ray.engine.plan_check import require_cluster
-from hymotion_ray.engine.render.carried import carried_out, warned
+from hymotion_ray.engine.render.carried import carried_out, expected_of, warned
 from hymotion_ray.engine.render.job import run_job
 from hymotion_ray.engine.render.model_info import ModelInfo
+from hymotion_ray.engine.render.placement import Placement, place
 from hymotion_ray.engine.render.plan import prompt_rows
 from hymotion_ray.errors import ClusterError, ConfigError, InputError
 from hymotion_ray.planning.catalogue import load_catalogue
@@ -123,3 +127,34 @@ def test_a_job_says_what_it_expected_and_what_it_was(ray, config: RenderConfig) 
         assert planned[name]["predicted"] > 0
         assert planned[name]["actual"] > 0
     assert "planned and actual" in report.words()
+
+
+def test_a_run_on_a_gpu_expects_what_its_modes_and_its_encoder_leave(
+    config: RenderConfig, model: ModelInfo
+) -> None:
+    full = dataclasses.replace(model.config, network=released_network("1.0"))
+    cluster = ClusterInfo(num_cpus=8, total_cpus=8, num_gpus=1, num_nodes=1, started_here=False)
+    alone = place(config.resources, cluster, [], encoder_is_large=False)
+    card = Card("NVIDIA H200", int(139.8 * 2**30))
+    grid = Grid.of_one(GridCell(rows=64, frames=360, tokens=48))
+
+    def rate(placement: Placement = alone, precision: str = "auto", **sampling: object) -> float:
+        asked = dataclasses.replace(config, precision=precision)
+        informed = dataclasses.replace(
+            model, config=full, sampling=SamplingConfig(**sampling), encoder_weights=8 * 10**9
+        )
+        found = expected_of(asked, informed, cluster, [card], placement, grid, [(360, 40, 640)], 1)
+        assert found is not None
+        assert found.start_s > 9
+        return found.clips_per_s
+
+    # As measured: benchmarks/results/h200-2026-12-01-approximate.json.
+    exact = rate()
+    assert exact == pytest.approx(12.63, rel=0.05)
+    assert rate(precision="float8") == pytest.approx(16.78, rel=0.05)
+    assert rate(guidance_interval=(0.0, 0.5)) == pytest.approx(16.2, rel=0.05)
+    assert rate(null_every=2) == pytest.approx(16.42, rel=0.05)
+    assert rate(method="midpoint", num_steps=25) == pytest.approx(12.66, rel=0.05)
+    assert rate(guidance_scale=1.0) > 1.8 * exact
+    shared = dataclasses.replace(alone, encoder_is_large=True, encoder_gpus=0.2)
+    assert 0.95 * exact < rate(shared) < exact

@@ -143,8 +143,11 @@ def expected_of(
     gpus = gpus[: max(1, num_processes)]
     rate = sum(cells.total() / work.gpu_seconds(gpu, config) for gpu in gpus)
     if placement.encoder_is_large and placement.encoder_gpus:
-        encoders = [encoding_rate(kind) for kind in kinds if kind is not None]
-        rate = min(rate, max(encoders) * config.resources.num_encoders * work.seeds)
+        encoded = work.seeds * max(encoding_rate(kind) for kind in kinds if kind is not None)
+        if placement.encoder_gpus < 1.0:
+            # Texts take their time from the sampler on the same card.
+            rate /= 1 + rate / len(gpus) / encoded
+        rate = min(rate, encoded * config.resources.num_encoders)
     return Expected(
         source="made by this run" + (", what a split sends left out" if config.split else ""),
         clips_per_s=rate,
