@@ -126,6 +126,15 @@ class Plan:
 
     def _reasons(self) -> list[str]:
         words = reasons(self.arrangement, self.others)
+        own = self.cost["usd_per_1000_clips"]
+        if self.alternatives and own is not None:
+            kinds = {row["gpu"].split(" x ")[1]: row for row in reversed(self.alternatives)}
+            by_price = sorted(kinds.items(), key=lambda item: item[1]["usd_per_1000_clips"])
+            listed = [f"{kind} {row['usd_per_1000_clips']:g}" for kind, row in by_price]
+            words.append(
+                f"USD per 1,000 clips on the cheapest machine of each kind: {', '.join(listed)}; "
+                f"on this pool, start-up included: {own:g}"
+            )
         if self.request.shortcuts:
             words.append(
                 f"reckoned with {'; '.join(self.request.shortcuts)}: render needs the same flags, "

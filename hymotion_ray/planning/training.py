@@ -164,10 +164,11 @@ def training_settings(
     """The settings of `train` that carry the plan out: those of the card that holds least."""
     least = min(chosen, key=lambda fit: fit.rows)
     config = least.switches.config
+    has_bfloat16 = all(fit.gpu.has_bfloat16 for fit in chosen)
     return {
         "parallel.strategy": config.strategy,
         "parallel.gradient_checkpointing": config.gradient_checkpointing,
-        "parallel.precision": config.precision,
+        "parallel.precision": config.precision if has_bfloat16 else "float16",
         "parallel.lora_rank": config.lora_rank,
         "micro_batch": least.rows,
         "workers.num_workers": str(sum(number for _, number in pool.values())),

@@ -82,6 +82,9 @@ def test_alternatives_answer_which_card_is_cheaper_by_clip() -> None:
     prices = [row["usd_per_1000_clips"] for row in rows]
     assert prices == sorted(prices)
     assert {"1 x A10", "1 x A100-40"} <= {row["gpu"] for row in rows}
+    (said,) = [reason for reason in plan("A10")["reasons"] if "cheapest machine of" in reason]
+    cheapest = min(row["usd_per_1000_clips"] for row in rows if row["gpu"].endswith(" A100-40"))
+    assert f"A100-40 {cheapest:g}" in said
 
 
 def test_a_card_without_a_price_says_so_and_takes_one() -> None:
@@ -105,6 +108,7 @@ def test_the_impossible_is_refused_with_the_nearest_possible() -> None:
 def test_training_takes_the_switches_that_fit() -> None:
     one = make_training_plan(request("T4"), CATALOGUE)
     assert "LoRA" in one["placement"][0]["switches"]
+    assert one["settings"]["parallel.precision"] == "float16"  # a T4 has no bf16
     many = make_training_plan(request("A10:8"), CATALOGUE)
     assert "zero" in many["placement"][0]["switches"]
     assert make_training_plan(request("H100"), CATALOGUE)["placement"][0]["switches"] == "ddp"
