@@ -16,7 +16,7 @@ from hymotion_ray.config.fields import require
 from hymotion_ray.config.grid import GPU_TEXT_ROWS, text_window_bytes
 from hymotion_ray.config.network import NetworkConfig
 from hymotion_ray.planning.fitted import fitted
-from hymotion_ray.planning.parameters import count_parameters
+from hymotion_ray.planning.parameters import count_parameters, count_resident
 
 GIB = 2**30
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -25,6 +25,9 @@ EncoderPrecision = Literal["bfloat16", "int8", "4bit"]
 ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _ENCODER_WEIGHTS = {"bfloat16": 15.26, "int8": 8.9, "4bit": 5.4}
 """GiB of Qwen3-8B: 8.19 B weights; quantised, the 0.62 B of the embedding stay in bf16."""
+_PLAIN_TEXT_ROWS = 2.15
+"""Of a call's text rows, what plain torch takes more than fused kernels in 16 bits, as samplers
+with weights in host memory do: from `h200-2026-12-01-layouts.json`, 4 rows."""
 _CLIP_GIB = 0.25
 _ENCODER_ROW_BYTES = 40 * 2**20
 """Activations and keys of one prompt under the encoder, 180 tokens with the template."""
@@ -80,11 +83,12 @@ def sampling_memory(
     card_bytes: int = 80 * GIB,
     window_bytes: int | None = None,
     text_rows: int = GPU_TEXT_ROWS,
+    offload: bool = False,
 ) -> Memory:
     """A sampler that computes `rows` clips at once, `seeds` of each prompt.
 
     `window_bytes` bounds the text rows computed ahead (None: what a card of `card_bytes` gives
-    them); `text_rows` are computed at once.
+    them); `text_rows` are computed at once. With `offload` blocks' weights wait in host memory.
     """
     require(rows >= 1, "rows", rows, "at least 1")
     constants = fitted().memory
@@ -102,9 +106,12 @@ def sampling_memory(
     )
     size = {name: getattr(constants, name) * term for name, term in terms.items()}
     text, motion = (sum(size[name] for name in phase) for phase in (TEXT_PHASE, MOTION_PHASE))
+    if offload:
+        text += _PLAIN_TEXT_ROWS * terms["text_rows"]
+    num_weights = count_resident(config) if offload else count_parameters(config)
     copies = 0.0 if text > motion else size["row_copies"]
     return Memory(
-        weights=count_parameters(config) * ITEM_BYTES[precision],
+        weights=num_weights * ITEM_BYTES[precision],
         activations=int(max(text, motion) - copies),
         key_value_cache=int(size["windows"] + copies),
         workspace=int(size["workspace_gib"]),

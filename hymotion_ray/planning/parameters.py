@@ -37,6 +37,13 @@ def largest_block(config: NetworkConfig) -> int:
     return max(2 * _double_stream(config), _single(config))
 
 
+def count_resident(config: NetworkConfig) -> int:
+    """Numbers on the device where blocks come from host memory: two blocks, and what is none."""
+    doubles = config.num_double_blocks * 2 * _double_stream(config)
+    blocks = doubles + config.num_single_blocks * _single(config)
+    return count_parameters(config) - blocks + 2 * largest_block(config)
+
+
 def count_adapters(config: NetworkConfig, rank: int) -> int:
     """Weights of low-rank adapters beside all products in blocks that the trainer adapts.
 

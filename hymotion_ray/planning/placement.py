@@ -213,7 +213,9 @@ def _group(gpu: Gpu, number: int, work: Workload, taken: int, share: float) -> l
     return []
 
 
-def sampler_memory(gpu: Gpu, work: Workload, rows: int, card_bytes: int) -> Memory:
+def sampler_memory(
+    gpu: Gpu, work: Workload, rows: int, card_bytes: int, *, offload: bool = False
+) -> Memory:
     """Memory of one sampler on `gpu`, of which it may take `card_bytes`."""
     return sampling_memory(
         work.network,
@@ -224,6 +226,7 @@ def sampler_memory(gpu: Gpu, work: Workload, rows: int, card_bytes: int) -> Memo
         guidance=work.null_evaluations != 0,
         precision=work.precision_on(gpu),
         card_bytes=card_bytes,
+        offload=offload,
     )
 
 
@@ -237,8 +240,15 @@ def sampling_precision(gpu: Gpu) -> Precision:
 def _nearest(pool: Mapping[str, tuple[Gpu, int]], work: Workload) -> str:
     gpu = max((g for g, _ in pool.values()), key=lambda g: g.memory_bytes)
     needed = sampler_memory(gpu, work, 1, gpu.memory_bytes).total / MARGIN / GIB
+    least = sampler_memory(gpu, work, 1, gpu.memory_bytes, offload=True).total / MARGIN
+    there = ""
+    if least <= gpu.memory_bytes and work.precision != "float8":
+        there = (
+            "render --offload layers --rows 1 on this card, weights in host memory "
+            f"({least / GIB:.1f} GiB, slower), "
+        )
     return (
         f"no card of the pool can hold the sampler: one clip at a time takes {needed:.1f} GiB, the "
-        f"largest card, {gpu.name}, has {gpu.usable_gib}; allowed: a card of at least "
+        f"largest card, {gpu.name}, has {gpu.usable_gib}; allowed: {there}a card of at least "
         f"{needed:.1f} GiB, the smaller model (--model lite), or a CPU without --gpus"
     )

@@ -113,9 +113,11 @@ def card_preset(
                 window_bytes=window,
             )
     needed = _needed(network, precision, 1, _FRAMES[-1], window) / MARGIN / GIB
+    least = _needed(network, precision, 1, _FRAMES[-1], window, offload=True) / MARGIN / GIB
+    there = f"--offload layers --rows 1 ({least:.1f} GiB), " if least <= usable else ""
     raise ConfigError(
         f"a card of {gb} GB has about {usable:.1f} GiB, and one clip of {_FRAMES[-1] // 30} s takes"
-        f" {needed:.1f}; allowed: a larger card, or the smaller model"
+        f" {needed:.1f}; allowed: {there}a larger card, or the smaller model"
     )
 
 
@@ -164,7 +166,13 @@ def _largest(
 
 
 def _needed(
-    network: NetworkConfig, precision: Precision, rows: int, frames: int, window: int
+    network: NetworkConfig,
+    precision: Precision,
+    rows: int,
+    frames: int,
+    window: int,
+    *,
+    offload: bool = False,
 ) -> int:
     return sampling_memory(
         network,
@@ -173,4 +181,5 @@ def _needed(
         num_tokens=_TOKENS,
         precision=precision,
         window_bytes=window,
+        offload=offload,
     ).total

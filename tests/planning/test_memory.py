@@ -88,6 +88,17 @@ def test_h200_rates_are_met_within_a_tenth(
     assert (1 / rate if key == "one_clip_s" else rate) == pytest.approx(MEASURED[key], rel=0.1)
 
 
+@pytest.mark.parametrize("rows", [4, 32])
+def test_a_sampler_with_weights_in_host_memory_takes_what_was_measured(rows: int) -> None:
+    layouts = json.loads((BENCHMARKS / "results/h200-2026-12-01-layouts.json").read_text())
+    (record,) = [r for r in layouts["records"] if r["what"] == f"weights offloaded, {rows} rows"]
+    found = sampling_memory(
+        FULL, rows=rows, num_frames=150, num_tokens=36, num_steps=5, offload=True
+    )
+    assert found.weights == pytest.approx(record["weights_resident"], rel=0.01)
+    assert 0.95 < (found.total - found.context) / record["peak_allocated"] < 1.2
+
+
 def test_the_encoder_is_met() -> None:
     assert encoding_rate(load_catalogue().gpu("H200")) == pytest.approx(418, rel=0.01)
 

@@ -101,6 +101,12 @@ def test_the_impossible_is_refused_with_the_nearest_possible() -> None:
     small = Request(network=released_network("1.0"), model_name="1.0", gpus={"Small": 2})
     with pytest.raises(ConfigError, match=r"takes \d\.\d GiB.*Small, has 1\.9.*--model lite"):
         make_plan(small, catalogue)
+    data["gpus"][-1]["usable_gib"] = 3.3
+    larger = load_catalogue(json.dumps(data))
+    with pytest.raises(
+        ConfigError, match=r"allowed: render --offload layers --rows 1 on this card"
+    ):
+        make_plan(small, larger)
     with pytest.raises(ConfigError, match=r"Small has 1\.9 GiB"):
         make_training_plan(small, catalogue)
 
