@@ -15,7 +15,9 @@ from hymotion_ray.cli_options import Command, needs_extra, print_json, say
 
 @click.command(cls=Command)
 @click.option("--model", help="`tiny`, a model folder, or hf:OWNER/NAME@REVISION.")
-@click.option("--host", help="Address to listen on; 0.0.0.0 for all.  [default: 127.0.0.1]")
+@click.option(
+    "--host", help="Address to listen on; 0.0.0.0: all, with --keys.  [default: 127.0.0.1]"
+)
 @click.option("--port", type=int, help="Port.  [default: 8000]")
 @click.option(
     "--config",
@@ -30,7 +32,9 @@ from hymotion_ray.cli_options import Command, needs_extra, print_json, say
     help="section.field=value of the config, such as queue.exact=true; may be repeated.",
 )
 @click.option("--jobs", "jobs_folder", help="Folder or URL that keeps jobs and their results.")
-@click.option("--keys", "keys_file", help="YAML file of API keys; without, no key is needed.")
+@click.option(
+    "--keys", "keys_file", help="YAML file of API keys; --host beyond this machine needs it."
+)
 @click.option("--llm", "llm_path", help="Folder of the Qwen3 model.")
 @click.option("--clip", "clip_path", help="Folder of the CLIP text model.")
 @click.option("--address", help="Ray cluster; without: RAY_ADDRESS, else this machine.")
@@ -51,9 +55,11 @@ def serve(
     if new_key is not None:
         _print_key(new_key)
         return
+    from hymotion_ray.engine.address import require_keys
     from hymotion_ray.planning.carried import read_plan
 
     config = serve_config(**options)
+    require_keys(config.http)
     carried = None if plan is None else read_plan(plan, "render")
     if dry_run:
         from hymotion_ray.config.fields import to_mapping

@@ -175,7 +175,9 @@ def service(document: Mapping) -> Iterator[str]:
     if "serveConfigV2" not in spec:
         yield "no serveConfigV2"
     else:
-        yield from fractions(yaml.safe_load(spec["serveConfigV2"]))
+        config = yaml.safe_load(spec["serveConfigV2"])
+        yield from fractions(config)
+        yield from keys(config)
     if not spec.get("excludeHeadPodFromServeSvc"):
         yield "excludeHeadPodFromServeSvc must be true: the head has no replica"
     timeout = str(annotations.get(TIMEOUT, ""))
@@ -214,6 +216,14 @@ def fractions(config: Mapping) -> Iterator[str]:
     for key, share in shares(config):
         if share and (share > 1 or abs(round(1 / share) - 1 / share) > 1e-6):
             yield f"serveConfigV2: {key} {share} does not divide 1"
+
+
+def keys(config: Mapping) -> Iterator[str]:
+    """Callers need a key, or the config says in words that they need none."""
+    for application in config.get("applications", []):
+        http = application.get("args", {}).get("http", {})
+        if not http.get("keys_file") and http.get("open_to_all") is not True:
+            yield "serveConfigV2: neither http.keys_file nor http.open_to_all: true"
 
 
 def job(document: Mapping) -> Iterator[str]:

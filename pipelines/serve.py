@@ -1,7 +1,8 @@
 r"""Serve a model over HTTP on a Ray cluster: the entry for `ray job submit`, with the CLI's flags.
 
     ray job submit --address http://HEAD:8265 --working-dir . --no-wait -- \
-        python pipelines/serve.py --model /shared/model --host 0.0.0.0 --jobs /shared/jobs
+        python pipelines/serve.py --model /shared/model --host 0.0.0.0 \
+        --keys /shared/keys.yaml --jobs /shared/jobs
 
 The endpoint lives as long as the job; `ray job stop` ends it after what is waited for. On
 Kubernetes a RayService does better: see k8s/README.md. Exit codes are those of the command `serve`.

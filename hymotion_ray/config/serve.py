@@ -260,6 +260,8 @@ class HttpConfig:
     """Labels to try, in this order, where no node with `labels` has room."""
     keys_file: str | None = None
     """YAML file of API keys at a path or URL; None: no key is needed."""
+    open_to_all: bool = False
+    """Whether callers beyond this machine's loopback need no key: something else keeps them out."""
     drain_s: float = 30.0
     """Seconds that a process which is to end goes on with what it has."""
     page: bool = True

@@ -1,4 +1,4 @@
-"""Whether a Ray cluster may be joined at an address, and answers there. Ray-free."""
+"""Whether a Ray cluster may be joined, and an endpoint may listen, at an address. Ray-free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import socket
 from pathlib import Path
 
-from hymotion_ray.errors import ClusterError
+from hymotion_ray.config.serve import HttpConfig
+from hymotion_ray.errors import ClusterError, ConfigError
 
 _ANSWER_S = 10.0
 _PORT = 6379
@@ -33,6 +34,18 @@ def require_token(address: str) -> None:
             " --generate`, copy ~/.ray/auth_token to every node and start Ray there again"
             " (cluster/README.md); RAY_AUTH_MODE=disabled goes on without"
         )
+
+
+def require_keys(http: HttpConfig) -> None:
+    """Raise `ConfigError` for an endpoint beyond this machine's loopback that asks for no key."""
+    if http.keys_file is not None or http.open_to_all or _is_loopback(http.host.strip("[]")):
+        return
+    raise ConfigError(
+        f"the endpoint would listen on {http.host!r}, where other machines reach it, without keys:"
+        f" whoever reaches port {http.port} has its GPUs. Make a key with `hymotion-ray serve"
+        " --new-key NAME` and name the file of keys (--keys FILE, http.keys_file), or listen on"
+        " 127.0.0.1; where something else keeps strangers out, --set http.open_to_all=true"
+    )
 
 
 def require_answer(address: str) -> None:

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
+from hymotion_ray.config.serve import HttpConfig
 from hymotion_ray.engine import address
-from hymotion_ray.engine.address import require_answer, require_token
-from hymotion_ray.errors import ClusterError
+from hymotion_ray.engine.address import require_answer, require_keys, require_token
+from hymotion_ray.errors import ClusterError, ConfigError
 
 
 @pytest.fixture
@@ -40,6 +41,20 @@ def test_a_cluster_that_others_can_reach_needs_a_token(no_token, monkeypatch, pl
 @pytest.mark.parametrize("place", ["127.0.0.1:6379", "localhost:1", "[::1]:6379", "127.0.0.9"])
 def test_loopback_needs_none(no_token, place):
     require_token(place)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "motion.example.com"])
+def test_an_endpoint_that_others_can_reach_needs_keys(host):
+    with pytest.raises(ConfigError, match=r"--new-key NAME") as caught:
+        require_keys(HttpConfig(host=host))
+    assert caught.value.exit_code == 2
+    require_keys(HttpConfig(host=host, keys_file="keys.yaml"))
+    require_keys(HttpConfig(host=host, open_to_all=True))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
+def test_an_endpoint_of_this_machine_alone_needs_none(host):
+    require_keys(HttpConfig(host=host))
 
 
 def test_a_closed_port_is_told_at_once():

@@ -140,6 +140,9 @@ BROKEN_SERVICES = {
     "does not divide 1": lambda d: d["spec"].update(
         serveConfigV2=d["spec"]["serveConfigV2"].replace("gpus: 0.5", "gpus: 0.6")
     ),
+    "neither http.keys_file": lambda d: d["spec"].update(
+        serveConfigV2=d["spec"]["serveConfigV2"].replace("keys_file: /keys/keys.yaml", "page: true")
+    ),
     "excludeHeadPodFromServeSvc": lambda d: d["spec"].pop("excludeHeadPodFromServeSvc"),
     "initializing-timeout": lambda d: d["metadata"]["annotations"].update(
         {"ray.io/initializing-timeout": "soon"}

@@ -104,9 +104,14 @@ class Examiner:
         limit = datetime.timedelta(seconds=timeout_s)
         missing: list[int] = []
         try:
-            store = dist.TCPStore(  # type: ignore[attr-defined]
-                *master, world_size, rank == 0, limit, wait_for_workers=False
-            )
+            try:
+                store = dist.TCPStore(  # type: ignore[attr-defined]
+                    *master, world_size, rank == 0, limit, wait_for_workers=False
+                )
+            except RuntimeError:
+                if rank == 0:
+                    raise
+                return [0], None  # it keeps the store
             roll = RollCall(store, rank, world_size, "hymotion-doctor")
             roll.sign("here")
             missing = roll.absent("here", time.monotonic() + timeout_s)

@@ -189,16 +189,13 @@ def check_all_reduce(
         for rank, node in enumerate(nodes)
     ]
     ray.wait(futures, num_returns=len(futures), timeout=4 * limit + 10)
-    said: dict[str, str] = {}
-    for node, future in zip(nodes, futures, strict=True):
+    answers: list[tuple[list[int], str | None]] = []
+    for future in futures:
         try:
-            missing, problem = ray.get(future, timeout=0)
+            answers.append(ray.get(future, timeout=0))
         except (ray.exceptions.GetTimeoutError, ray.exceptions.RayError) as error:
-            missing, problem = [], f"no answer ({type(error).__name__})"
-        if problem:
-            said.setdefault(node.name, problem)
-        for rank in missing:
-            said[nodes[rank].name] = f"did not come to the group within {limit:g} s"
+            answers.append(([], f"no answer ({type(error).__name__})"))
+    said = spoilers(answers, limit)
     if not said:
         yield Finding(
             node="cluster",
@@ -206,11 +203,28 @@ def check_all_reduce(
             level="ok",
             found=f"{backend} over {len(nodes)} processes, the sum is right",
         )
-    for name, problem in said.items():
+    for rank, problem in said.items():
+        way = f"its way to {nodes[0].name}" if rank else f"the others' way to its port {master[1]}"
         yield Finding(
-            node=name,
+            node=nodes[rank].name,
             check="all_reduce",
             level="failure",
             found=f"{backend}: {problem}",
-            advice=f"look at its log and at its way to {nodes[0].name}, where all meet",
+            advice=f"look at its log and at {way}, where all meet",
         )
+
+
+def spoilers(answers: Sequence[tuple[Sequence[int], str | None]], limit_s: float) -> dict[int, str]:
+    """Ranks that spoil a group and how, from each rank's answer: whom it missed, what went wrong.
+
+    Rank 0 keeps the store that all meet at. Who does not find it misses rank 0; but rank 0 was
+    there if it missed somebody itself.
+    """
+    said: dict[int, str] = {}
+    for rank, (missing, problem) in enumerate(answers):
+        if problem:
+            said.setdefault(rank, problem)
+        for absent in missing:
+            if absent or not answers[0][0]:
+                said[absent] = f"did not come to the group within {limit_s:g} s"
+    return said

@@ -16,6 +16,7 @@ from ray import serve
 from ray.serve.config import HTTPOptions
 
 from hymotion_ray.config.serve import PoolConfig, ScaleConfig, ServeConfig, ServedModel
+from hymotion_ray.engine.address import require_keys
 from hymotion_ray.engine.cards import cards
 from hymotion_ray.engine.cluster import ClusterInfo, connect
 from hymotion_ray.engine.doctor.at_start import warn_of_nodes
@@ -108,7 +109,11 @@ def _fit_pool(pool: PoolConfig, cluster: ClusterInfo, encoder_gpus: float) -> Po
 
 @contextlib.contextmanager
 def running(config: ServeConfig, address: str | None = None) -> Iterator[Server]:
-    """An endpoint that ends with the block; `ClusterError` when the port is taken."""
+    """An endpoint that ends with the block.
+
+    `ClusterError` when the port is taken, `ConfigError` when it is open to others without keys.
+    """
+    require_keys(config.http)
     with connect(address) as cluster, _running_on(cluster, config) as server:
         yield server
 

@@ -11,6 +11,7 @@ import pytest
 
 from hymotion_ray.engine.doctor.examiner import Examiner
 from hymotion_ray.engine.doctor.faults import VARIABLE
+from hymotion_ray.engine.doctor.pairs import spoilers
 
 NUM_RANKS = 3
 
@@ -56,6 +57,21 @@ def test_a_group_of_all_sums_right(processes):
 def test_ranks_that_do_not_come_are_told_by_number(processes):
     found = _meet(processes, {1: {"absent": True}}, 4.0)
     assert found[0] == found[2] == ([1], None)
+
+
+def test_the_rank_that_all_meet_at_is_missed_by_the_others(processes):
+    found = _meet(processes, {0: {"absent": True}}, 4.0)
+    assert found[1] == found[2] == ([0], None)
+
+
+def test_a_rank_is_named_by_those_that_were_there():
+    late = "did not come to the group within 4 s"
+    lost = ([], "no answer (GetTimeoutError)")
+    assert spoilers([([], None)] * 3, 4.0) == {}
+    assert spoilers([lost, ([0], None), ([0], None)], 4.0) == {0: late}
+    # Rank 1 did not find the store, at which the two others were: the fault is its own.
+    assert spoilers([([1], None), ([0], None), ([1], None)], 4.0) == {1: late}
+    assert spoilers([([], None), lost, ([], "no sum")], 4.0) == {1: lost[1], 2: "no sum"}
 
 
 def test_a_share_is_read_after_it_was_written_over(tmp_path):
