@@ -29,6 +29,9 @@ REDIS = Peer(HOME, {"app.kubernetes.io/name": "hymotion-redis"})
 STRANGER = Peer(HOME, {"app": "else"})
 OUTSIDER = Peer("default")
 INGRESS = Peer("ingress-nginx")
+GATEWAY = Peer(HOME, {"gateway.networking.k8s.io/gateway-name": "hymotion"})
+ISTIOD = Peer("istio-system")
+CALLER = Peer(address="203.0.113.7")
 PROMETHEUS = Peer("monitoring")
 OPERATOR = Peer("kuberay-operator")
 DNS = Peer("kube-system")
@@ -44,8 +47,11 @@ def policies() -> list[dict[str, Any]]:
 
 
 def matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
-    assert set(selector) <= {"matchLabels"}
-    return all(labels.get(k) == v for k, v in selector.get("matchLabels", {}).items())
+    assert set(selector) <= {"matchLabels", "matchExpressions"}
+    there = selector.get("matchExpressions", [])
+    assert all(set(e) == {"key", "operator"} and e["operator"] == "Exists" for e in there)
+    equal = all(labels.get(k) == v for k, v in selector.get("matchLabels", {}).items())
+    return equal and all(e["key"] in labels for e in there)
 
 
 def is_peer(rule: dict[str, Any], peer: Peer) -> bool:
@@ -79,7 +85,8 @@ def lets(direction: str, pod: Peer, other: Peer, port: int, protocol: str) -> bo
             open_port = ports is None or any(
                 p["port"] == port and p["protocol"] == protocol for p in ports
             )
-            if open_port and any(is_peer(peer, other) for peer in rule.get(key, [])):
+            to_all = not rule.get(key)
+            if open_port and (to_all or any(is_peer(peer, other) for peer in rule[key])):
                 return True
     return not on_pod
 
@@ -114,6 +121,19 @@ def test_ray_nodes_reach_each_other_on_every_port() -> None:
 def test_helpers_reach_their_own_ports_only(peer: Peer, ports: set[int]) -> None:
     for port in (6379, 8000, 8080, 8265, 10001, 44217, 44227, 52365):
         assert reaches(peer, HEAD, port) == (port in ports)
+
+
+def test_a_gateway_of_this_namespace_leads_to_the_endpoint_and_nowhere_else() -> None:
+    for port in (80, 443):
+        assert reaches(CALLER, GATEWAY, port)
+    assert not reaches(CALLER, GATEWAY, 15000)
+    for port in (6379, 8000, 8080, 8265, 10001):
+        assert reaches(GATEWAY, WORKER, port) == (port == 8000)
+    assert reaches(GATEWAY, ISTIOD, 15012)
+    assert reaches(GATEWAY, DNS, 53, "UDP")
+    assert not reaches(GATEWAY, REDIS, 6379)
+    assert not reaches(CALLER, WORKER, 8000)
+    assert not lets("Egress", GATEWAY, BUCKET, 443, "TCP")
 
 
 def test_a_submitter_reaches_the_jobs_api_of_the_head_only() -> None:
