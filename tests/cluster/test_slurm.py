@@ -1,4 +1,4 @@
-"""The Slurm script, run whole: on one node, with stand-ins for srun and scontrol."""
+"""The Slurm script, run whole: with stand-ins for srun and scontrol, all nodes on this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,18 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "cluster" / "slurm.sh"
 SRUN = """#!/bin/bash
 # Runs here what Slurm would run on a node; its own options go first.
+asked="$*"
 while [[ "$1" == -* ]]; do [ "$1" = -w ] && shift; shift; done
-echo "srun $*" >> "$SRUN_LOG"
-exec "$@"
+echo "srun $asked" >> "$SRUN_LOG"
+# The second node is this machine too: its agent's ports must be others.
+arguments=()
+for each in "$@"; do
+  if [[ "$asked" == *--exclude=* && "$each" =~ ^(--.*-port)=([0-9]+)$ ]]; then
+    each="${BASH_REMATCH[1]}=$((BASH_REMATCH[2] + 5))"
+  fi
+  arguments+=("$each")
+done
+exec "${arguments[@]}"
 """
 
 
@@ -72,6 +81,33 @@ def test_a_command_runs_on_the_jobs_own_ray(
     log = (tmp_path / "srun.log").read_text()
     assert "ray start --head" in log
     assert "TOKEN" not in log.upper()
+    assert_nothing_is_left(slurm)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_two_nodes_meet_and_hold_their_gpus_and_slots(
+    slurm: dict[str, str], tmp_path: Path
+) -> None:
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho node-1\necho node-2\n")
+    slurm |= {"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "2", "SLOTS_A_GPU": "2"}
+    program = (
+        "import ray; ray.init(logging_level='error'); held = ray.cluster_resources();"
+        "print(len(ray.nodes()), held['GPU'], held['sampler_slot'])"
+    )
+    done = subprocess.run(
+        [str(SCRIPT), sys.executable, "-c", program],
+        capture_output=True, text=True, env=slurm, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 nodes" in done.stdout
+    assert "2 4.0 8.0" in done.stdout
+    head, workers = (
+        line for line in (tmp_path / "srun.log").read_text().splitlines() if "ray start" in line
+    )
+    assert "-w node-1" in head
+    assert "--nodes=1 --ntasks=1 --ntasks-per-node=1 --exclude=node-1" in workers
     assert_nothing_is_left(slurm)
 
 
