@@ -12,7 +12,7 @@ class Grades:
     """Least that a node must have; 0 asks for nothing."""
 
     gpus: int = 0
-    """GPUs of each node with GPUs."""
+    """GPUs of each node with GPUs, of which there must then be one."""
     gpu_memory_gb: float = 0.0
     """Memory of each GPU."""
     memory_gb: float = 0.0

@@ -54,6 +54,14 @@ def judge_nodes(
         yield from _names(name, node)
         yield _network(name, node)
     yield from _drivers(facts)
+    if grades.gpus and facts and not any(node.gpus for node in facts.values()):
+        yield Finding(
+            node="cluster",
+            check="gpus",
+            level="failure",
+            found=f"no GPU on any node, {grades.gpus} a node wanted",
+            advice="look at `nvidia-smi` on a GPU node; its driver must answer before Ray starts",
+        )
 
 
 def judge_clock(name: str, skew_s: float, uncertainty_s: float, grades: Grades) -> Finding:

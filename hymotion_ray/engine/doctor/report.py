@@ -58,7 +58,7 @@ class DoctorReport:
         ]
         if advice:
             lines += ["", "What to do:"]
-            lines += [f"- {what} ({'; '.join(where[:4])})" for what, where in advice.items()]
+            lines += [f"- {what} ({_some(where)})" for what, where in advice.items()]
         counts = [sum(f.level == level for f in self.findings) for level in _ORDER]
         lines += [
             "",
@@ -66,6 +66,11 @@ class DoctorReport:
             f" {counts[1]} warnings",
         ]
         return "\n".join(lines)
+
+
+def _some(words: Sequence[str]) -> str:
+    rest = len(words) - 4
+    return "; ".join(words[:4]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def sorted_findings(findings: Sequence[Finding]) -> list[Finding]:

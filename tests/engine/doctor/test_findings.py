@@ -97,6 +97,15 @@ def test_drivers_that_differ_and_old_rays_are_told():
     assert {(f.node, f.check) for f in found} == {("a", "ray"), ("b", "ray")}
 
 
+def test_nodes_without_gpus_are_well_unless_all_are_and_some_are_wanted():
+    assert _wrong(Grades(gpus=8), gpus=[]) == []
+    facts = {name: dataclasses.replace(WELL, gpus=[]) for name in "ab"}
+    assert [f for f in judge_nodes(facts, Grades()) if f.level != "ok"] == []
+    (found,) = [f for f in judge_nodes(facts, Grades(gpus=8)) if f.level != "ok"]
+    assert (found.node, found.check, found.level) == ("cluster", "gpus", "failure")
+    assert found.found == "no GPU on any node, 8 a node wanted"
+
+
 def test_interfaces_for_nccl_are_suggested():
     many = {"eth0": 25_000, "docker0": None}
     facts = {"a": dataclasses.replace(WELL, interfaces=many, infiniband=["mlx5_0", "mlx5_1"])}
