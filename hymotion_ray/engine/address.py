@@ -36,6 +36,13 @@ def require_token(address: str) -> None:
         )
 
 
+def token_hint() -> str:
+    """What else a refused connection may mean: Ray sends its token only where it is told to."""
+    if os.environ.get("RAY_AUTH_MODE"):
+        return ""
+    return "; if that cluster asks for a token, `export RAY_AUTH_MODE=token` and try again"
+
+
 def require_keys(http: HttpConfig) -> None:
     """Raise `ConfigError` for an endpoint beyond this machine's loopback that asks for no key."""
     if http.keys_file is not None or http.open_to_all or _is_loopback(http.host.strip("[]")):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hymotion_ray.engine.address import require_answer, require_token
+from hymotion_ray.engine.address import require_answer, require_token, token_hint
 from hymotion_ray.errors import ClusterError
 
 _ENVIRONMENT = {
@@ -76,6 +76,7 @@ def connect(address: str | None = None) -> Iterator[ClusterInfo]:
         raise ClusterError(
             f"no Ray cluster at {address!r} ({type(error).__name__}: {error}); start one with"
             " `ray start --head` and pass --address, or leave --address out to run on this machine"
+            + token_hint()
         ) from error
     try:
         yield _info(started_here=local)

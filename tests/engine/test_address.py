@@ -7,7 +7,7 @@ import pytest
 
 from hymotion_ray.config.serve import HttpConfig
 from hymotion_ray.engine import address
-from hymotion_ray.engine.address import require_answer, require_keys, require_token
+from hymotion_ray.engine.address import require_answer, require_keys, require_token, token_hint
 from hymotion_ray.errors import ClusterError, ConfigError
 
 
@@ -41,6 +41,12 @@ def test_a_cluster_that_others_can_reach_needs_a_token(no_token, monkeypatch, pl
 @pytest.mark.parametrize("place", ["127.0.0.1:6379", "localhost:1", "[::1]:6379", "127.0.0.9"])
 def test_loopback_needs_none(no_token, place):
     require_token(place)
+
+
+def test_a_token_that_is_not_sent_is_thought_of(no_token, monkeypatch):
+    assert "export RAY_AUTH_MODE=token" in token_hint()
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert token_hint() == ""
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "motion.example.com"])
