@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from hymotion_ray.engine.evaluate.judgement import default_prompts, read_test_prompts
-from hymotion_ray.engine.train.batches import canonical, hip_heading, vary
 from hymotion_ray.engine.train.clips import TURNS, Track, build_tracks
+from hymotion_ray.engine.train.take_windows import canonical, hip_heading, vary
 from hymotion_ray.errors import InputError
 from hymotion_ray.formats.motions import save_motion
 from hymotion_ray.formats.shards import iter_shards

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import hymotion_ray
-from hymotion_ray.engine.train.batches import Batches
 from hymotion_ray.engine.train.clips import Track
 from hymotion_ray.motion.features import encode_features
 from hymotion_ray.motion.rotations import matrix_to_rot6d, rotvec_to_matrix
@@ -34,9 +33,3 @@ def make_track(
 @pytest.fixture(scope="session")
 def encoder() -> StaticEncoder:
     return StaticEncoder(TEXT)
-
-
-@pytest.fixture
-def batches(encoder: StaticEncoder) -> Batches:
-    tracks = [make_track("a", ("walking",)), make_track("b", ("turning",), turn=0.01)]
-    return Batches(tracks, encoder, torch.device("cpu"), seed=0)
