@@ -7,7 +7,7 @@ Qwen3 and CLIP code at full width, but of 3 and 2 layers with random weights and
 
 bulk: one `Sampler` alone, 64 prompts x 1 seed; GPU memory of 64 rows of 150 and of 360 frames.
 one_by_one, load, saturation: requests one after another; arriving at random (Poisson) at half of
-bulk's pace; as many at once as keep both samplers full. Latencies are those of `POST /v1/motions`.
+bulk's pace; twice as many at once as both samplers have rows. Latencies are those of `POST /v1/motions`.
 out_of_memory: the second sampler's share lies between what 150 and 360 frames need; under the load
 of before it is given 64 clips of 360 frames. It must halve its rows, and no request may fail.
 
@@ -87,6 +87,11 @@ class Plan:
     requests: int = 12
     found: dict[str, Any] = field(default_factory=dict)
     tokens: int = 0
+
+    @property
+    def clients(self) -> int:
+        """Requests at once that keep both samplers full, and as many that wait or are encoded."""
+        return 4 * self.rows
 
     @property
     def on_gpu(self) -> bool:
@@ -393,9 +398,9 @@ async def _ask_all(plan: Plan, url: str, stage: Callable[..., Any]) -> None:
             return {"rate_per_s": round(alone / 2, 2), **tally.report(), **gpu_now()}
 
         async def saturation() -> dict[str, Any]:
-            rate, tally = await clients.saturate(2 * plan.rows, plan.seconds)
+            rate, tally = await clients.saturate(plan.clients, plan.seconds)
             return {
-                "clients": 2 * plan.rows,
+                "clients": plan.clients,
                 "clips_per_s": round(rate, 2),
                 "of_bulk": round(rate / alone, 3),
                 **tally.report(),

@@ -153,6 +153,7 @@ class CellRun:
 
     @torch.inference_mode()
     def _set(self, clips: list[Clip], live: list[Tensor], kept: list[Tensor]) -> None:
+        held = {id(clip): own for clip, own in zip(self.clips, self._branches, strict=False)}
         self.clips = clips
         if not clips:
             self._x, self._direction, self._branches = torch.empty(0), torch.empty(0), []
@@ -164,7 +165,10 @@ class CellRun:
         members = [*clips, *[clips[0]] * idle]
         self._x = torch.stack([*live, *[live[0]] * idle])
         self._direction = torch.stack([*kept, *[kept[0]] * idle])
-        self._branches = [self._branches_of(clip) for clip in members]
+        for clip in clips:
+            if id(clip) not in held:
+                held[id(clip)] = self._branches_of(clip)
+        self._branches = [held[id(clip)] for clip in members]
         device = self.sampler.network.device
         num_frames = upload([clip.num_frames for clip in members], torch.int64, device)
         num_tokens = torch.cat([clip.condition.length for clip in members])

@@ -73,7 +73,7 @@ class EncoderReplica:
         )
         self._encoder.encode(["a person walks"])
         self._waiting: list[tuple[str, asyncio.Future[Condition]]] = []
-        self._busy = False
+        self._at_work: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "encode")
 
     async def facts(self) -> Facts:
@@ -84,20 +84,22 @@ class EncoderReplica:
         """Features of one prompt; `HyMotionError` for one that cannot be encoded."""
         future: asyncio.Future[Condition] = asyncio.get_running_loop().create_future()
         self._waiting.append((text, future))
-        if not self._busy:
-            self._busy = True
-            try:
-                while self._waiting:
-                    part = self._waiting[:_MOST_TEXTS]
-                    del self._waiting[:_MOST_TEXTS]
-                    await self._encode(part)
-            finally:
-                self._busy = False
+        if self._at_work is None or self._at_work.done():
+            # A task of its own: whoever came first would otherwise wait for all who came after.
+            self._at_work = asyncio.create_task(self._encode_all())
         return await future
+
+    async def _encode_all(self) -> None:
+        while self._waiting:
+            part = self._waiting[:_MOST_TEXTS]
+            del self._waiting[:_MOST_TEXTS]
+            await self._encode(part)
 
     async def _encode(self, part: list[tuple[str, asyncio.Future[Condition]]]) -> None:
         loop = asyncio.get_running_loop()
         alive = [(text, future) for text, future in part if not future.cancelled()]
+        if not alive:
+            return
         results = await loop.run_in_executor(self._thread, self._rows, [t for t, _ in alive])
         for (_, future), result in zip(alive, results, strict=True):
             if future.done():
