@@ -12,12 +12,13 @@ polynomial order 5; where that polynomial would pass through every point of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import roma
 import torch
 from scipy.ndimage import gaussian_filter1d
-from scipy.signal import savgol_filter
 from torch import Tensor
 
 _SIGMA = 1.0
@@ -51,19 +52,58 @@ def smooth_translation(transl: Tensor, lengths: Sequence[int]) -> Tensor:
     """Smoothed translation (sum of L, 3) of clips laid end to end; float32.
 
     Savitzky-Golay (Savitzky and Golay 1964), window 11, order 5, polynomial ends; short clips as in
-    the module's text. float32 throughout, since float64 moves the ends by up to 0.1 mm.
+    the module's text. Exact weights and float64 sums in a fixed order: a fit of the ends in float32
+    differs by up to 0.1 mm from one processor's linear algebra to another's.
     """
-    clips = transl.float().split(list(lengths))
-    return torch.cat([torch.from_numpy(_savgol(clip.numpy())) for clip in clips])
+    clips = transl.double().split(list(lengths))
+    return torch.cat([torch.from_numpy(_savgol(clip.numpy())) for clip in clips]).float()
 
 
 def _savgol(transl: np.ndarray) -> np.ndarray:
-    """One clip's translation (L, 3) smoothed by the largest window that fits."""
+    """One clip's translation (L, 3) smoothed by the largest window that fits; float64."""
     num_frames = transl.shape[0]
     window = min(_WINDOW, num_frames if num_frames % 2 else num_frames - 1)
     if window <= _ORDER + 1:
         return transl
-    return savgol_filter(transl, window, _ORDER, axis=0, mode="interp")
+    weights, half = _fit_weights(window), window // 2
+    smoothed = np.zeros_like(transl)
+    for tap in range(window):
+        smoothed[half : num_frames - half] += (
+            weights[half, tap] * transl[tap : num_frames - window + 1 + tap]
+        )
+        smoothed[:half] += weights[:half, tap, None] * transl[tap]
+        smoothed[num_frames - half :] += (
+            weights[half + 1 :, tap, None] * transl[num_frames - window + tap]
+        )
+    return smoothed
+
+
+@cache
+def _fit_weights(window: int) -> np.ndarray:
+    """Weights (window, window) of a least-squares polynomial: its value at i from all values.
+
+    By Gram-Schmidt over the monomials in exact fractions, then rounded to float64.
+    """
+    basis: list[list[Fraction]] = []
+    for degree in range(_ORDER + 1):
+        vector = [Fraction(x - window // 2) ** degree for x in range(window)]
+        for other in basis:
+            share = _dot(vector, other) / _dot(other, other)
+            vector = [v - share * o for v, o in zip(vector, other, strict=True)]
+        basis.append(vector)
+    return np.array(
+        [
+            [
+                float(sum((b[i] * b[j] / _dot(b, b) for b in basis), Fraction(0)))
+                for j in range(window)
+            ]
+            for i in range(window)
+        ]
+    )
+
+
+def _dot(a: list[Fraction], b: list[Fraction]) -> Fraction:
+    return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
 
 
 def nearest_rotations(matrix: Tensor) -> Tensor:

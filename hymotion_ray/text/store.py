@@ -67,7 +67,7 @@ class FeatureStore:
             os.utime(path)
         except FileNotFoundError:
             return None
-        except (SafetensorError, OSError, ValueError, TypeError, KeyError, IndexError):
+        except (SafetensorError, OSError, RuntimeError, ValueError, LookupError, TypeError):
             with contextlib.suppress(OSError):
                 path.unlink()
             return None

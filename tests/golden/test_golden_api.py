@@ -80,7 +80,8 @@ def test_decode(model_and_expected, name: str, smooth: bool) -> None:
 
     That height is the translation before the ground step (the reference's own denormalised latent,
     smoothed as its page says) minus the one after it. Our joints are world positions, so ours minus
-    our translation, lowered by it, must be theirs.
+    our translation, lowered by it, must be theirs. The height is taken where no end is near: the
+    reference fits the ends in float32, which leaves 0.1 mm to the processor's linear algebra.
     """
     model, expected = model_and_expected
     motions = model.decode(list(expected["sample.latent"]), smooth=smooth)
@@ -92,7 +93,7 @@ def test_decode(model_and_expected, name: str, smooth: bool) -> None:
     before = expected["decode.latent_denorm"][..., :3].numpy()
     if smooth:
         before = savgol_filter(before, 11, 5, axis=1)
-    lowered = before[..., 1] - expected[f"{name}.transl"][..., 1].numpy()
+    lowered = (before[..., 1] - expected[f"{name}.transl"][..., 1].numpy())[:, 5:-5]
     assert np.ptp(lowered, axis=1).max() < 1e-4, "one height a clip"
     posed = joints - transl[:, :, None]
     posed[..., 1] -= torch.from_numpy(lowered.mean(axis=1))[:, None, None]
