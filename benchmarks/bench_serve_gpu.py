@@ -7,7 +7,8 @@ Qwen3 and CLIP code at full width, but of 3 and 2 layers with random weights and
 
 bulk: one `Sampler` alone, 64 prompts x 1 seed; GPU memory of 64 rows of 150 and of 360 frames.
 one_by_one, load, saturation: requests one after another; arriving at random (Poisson) at half of
-bulk's pace; twice as many at once as both samplers have rows. Latencies are those of `POST /v1/motions`.
+bulk's pace; four times as many at once as a sampler has rows. Latencies are those of
+`POST /v1/motions`.
 out_of_memory: the second sampler's share lies between what 150 and 360 frames need; under the load
 of before it is given 64 clips of 360 frames. It must halve its rows, and no request may fail.
 

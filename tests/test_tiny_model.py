@@ -11,7 +11,7 @@ import hymotion_ray as hm
 from hymotion_ray.motion.ground import sole_heights
 
 NUM_SEEDS = 4
-MAX_BYTES = 12_000_000
+MAX_BYTES = 15_000_000
 
 
 @pytest.fixture(scope="module")
